@@ -1,0 +1,1 @@
+"""ClickHouse through clickhouse-connect: embedded (chDB) or a server, one code path."""

@@ -1,0 +1,1 @@
+"""HTTP: ingress, the path to engines and helpers, streaming rewrite, errors."""

@@ -1,0 +1,1 @@
+"""The event log over any Stream: producer, reader, ledger, feed, snapshots. It knows no broker."""

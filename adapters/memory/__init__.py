@@ -1,0 +1,1 @@
+"""In-process parts for tests, simulator and demo; they ship with the product."""

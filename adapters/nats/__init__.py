@@ -1,0 +1,1 @@
+"""NATS JetStream: server, accounts, streams, and the eventsourcing persistence module."""

@@ -1,0 +1,1 @@
+"""Deciders of the control aggregates: links, nodes, settings."""

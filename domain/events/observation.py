@@ -1,0 +1,28 @@
+"""What the active master saw, stored before it may decide on it."""
+
+from domain.events.base import EventBody
+from domain.ids import NodeId
+
+
+class HeartbeatMissed(EventBody, frozen=True, kw_only=True, tag="obs.heartbeat_missed"):
+    """A node's heartbeats stopped."""
+
+    node: NodeId
+    silent_us: int
+
+
+class HeartbeatSeen(EventBody, frozen=True, kw_only=True, tag="obs.heartbeat_seen"):
+    """A node that was silent beats again."""
+
+    node: NodeId
+
+
+class Due(EventBody, frozen=True, kw_only=True, tag="obs.due"):
+    """The earliest timer of the state ran out."""
+
+    elapsed_us: int
+    """Monotonic time of the master since the newest input that it had folded when it armed the timer."""
+
+
+Observation = HeartbeatMissed | HeartbeatSeen | Due
+"""Every observation."""

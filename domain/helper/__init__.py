@@ -1,0 +1,1 @@
+"""A helper's desk: borrow, yield, return."""

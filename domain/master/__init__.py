@@ -1,0 +1,1 @@
+"""The aggregate that decides leases: fold, plan, step, commit."""

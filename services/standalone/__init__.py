@@ -1,0 +1,1 @@
+"""All processes on one machine, supervised."""
