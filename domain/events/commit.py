@@ -1,0 +1,90 @@
+"""The one stored message of the master's aggregate: an input range and every decision taken from it."""
+
+import hashlib
+from collections.abc import Iterable
+
+import msgspec
+
+from domain.events.decision import Decision
+from domain.ids import Generation
+from domain.ports import StoredMessage
+
+COMMIT_BYTES_MAX = 256 * 1024
+GENESIS_DIGEST = "0" * 32
+
+
+class Commit(msgspec.Struct, frozen=True, kw_only=True):
+    """Version `version` of the ledger. Its sequence in LW_LEDGER is its version."""
+
+    version: int
+    generation: Generation
+    term: int
+    """Rises when another master process takes over."""
+    policy: str
+    """The rules that decided, by name; a change of a rule is a new policy."""
+    lo: int
+    hi: int
+    """Facts folded: LW_EVENTS sequences (lo, hi]."""
+    clo: int
+    chi: int
+    """Control events folded: LW_CONTROL sequences (clo, chi]."""
+    n: int
+    """Dirty owners decided, the first n in id order."""
+    now_us: int
+    """Domain time at hi."""
+    rejected: tuple[tuple[int, str], ...] = ()
+    """Inputs of the range that were not folded: (sequence, code)."""
+    decisions: tuple[Decision, ...] = ()
+    state: str = ""
+    """Digest of the folded state at version - 1, where a snapshot of it was taken; else empty."""
+    prev: str
+    digest: str
+    """blake2b-16 over prev, the input messages and this commit's bytes with `digest` empty."""
+
+
+_ENCODER = msgspec.json.Encoder(order="deterministic")
+_DECODER = msgspec.json.Decoder(Commit)
+
+
+def encode_commit(commit: Commit) -> bytes:
+    """Return the stored bytes of `commit`."""
+    return _ENCODER.encode(commit)
+
+
+def decode_commit(body: bytes) -> Commit:
+    """Return the commit in `body`; raise msgspec.DecodeError if it is none."""
+    return _DECODER.decode(body)
+
+
+def digest_inputs(hasher: "hashlib._Hash", inputs: Iterable[StoredMessage]) -> None:
+    """Feed the input messages, in sequence order, to `hasher`: subject, headers, body and stamp, each length-prefixed."""
+    for message in inputs:
+        subject = message.subject.encode()
+        hasher.update(
+            b"%d:%b%d:%b%d:%b%d;"
+            % (
+                len(subject),
+                subject,
+                len(message.headers),
+                message.headers,
+                len(message.body),
+                message.body,
+                message.stamp_ns,
+            )
+        )
+
+
+def commit_digest(prev: str, inputs: Iterable[StoredMessage], commit: Commit) -> str:
+    """Return the digest of `commit` (whose own `digest` is not read), in hex.
+
+    `inputs`: the control messages of (clo, chi], then the facts of (lo, hi].
+    """
+    hasher = hashlib.blake2b(bytes.fromhex(prev), digest_size=16)
+    digest_inputs(hasher, inputs)
+    hasher.update(encode_commit(msgspec.structs.replace(commit, digest="")))
+    return hasher.hexdigest()
+
+
+def seal(commit: Commit, inputs: Iterable[StoredMessage]) -> Commit:
+    """Return `commit` with its digest."""
+    return msgspec.structs.replace(commit, digest=commit_digest(commit.prev, inputs, commit))

@@ -1,0 +1,99 @@
+"""Typed configuration: what `leaseway.toml`, environment and flags may say. Loading is in services.config_file."""
+
+from pathlib import Path
+
+import msgspec
+
+
+class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class ClusterConfig(_Table, frozen=True, kw_only=True):
+    """`[cluster]`."""
+
+    name: str = "local"
+    token: str = ""
+    settings: dict[str, int | float | bool | str] = {}
+    """File values of `cluster.*` settings."""
+
+
+class BusConfig(_Table, frozen=True, kw_only=True):
+    """`[bus]`."""
+
+    url: str = "nats://127.0.0.1:4222"
+    durability: str = "strict"
+    """strict or relaxed."""
+    credentials: Path | None = None
+    """This process' credentials file; default: `<data>/keys/<name>.json`."""
+
+
+class Limits(_Table, frozen=True, kw_only=True):
+    """`[http.limits]`: every bound of the ingress."""
+
+    body_bytes: int = 8 * 1024 * 1024
+    connections: int = 1024
+    held: int = 10_000
+    """Held requests of one model; over it 503 queue_full."""
+    held_bytes: int = 256 * 1024 * 1024
+    """Bodies of all held requests of a node together."""
+    queue_wait_s: int = 600
+    """Longest wait of a held request; over it 504 queue_timeout."""
+    upstream_connect_s: int = 10
+    drain_s: int = 30
+
+
+class HttpConfig(_Table, frozen=True, kw_only=True):
+    """`[http]`."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    public_url: str = ""
+    """How other nodes reach this one; default: http://<host>:<port>."""
+    limits: Limits = Limits()
+
+
+class NodeModel(_Table, frozen=True, kw_only=True):
+    """`[[node.models]]`."""
+
+    id: str
+    local_id: str = ""
+    """The engine's own name for the model; default: `id`."""
+    lane: str = "text"
+    engine: str = "openai"
+    """llama.cpp or openai (any OpenAI-compatible URL)."""
+    url: str = ""
+    """Where the engine listens; or `command`, which starts it."""
+    command: tuple[str, ...] = ()
+    """Starts the engine; `{port}` is replaced. The node restarts it when it ends."""
+    slots: int = 1
+    context: int = 0
+    hash: str = ""
+    capabilities: tuple[str, ...] = ()
+
+
+class NodeConfig(_Table, frozen=True, kw_only=True):
+    """`[node]`."""
+
+    id: str = ""
+    depth: int = 2
+    models: tuple[NodeModel, ...] = ()
+
+
+class ClickhouseConfig(_Table, frozen=True, kw_only=True):
+    """`[clickhouse]`."""
+
+    dsn: str = ""
+    """Default: embedded, `chdb://<data>/clickhouse`."""
+
+
+class Config(_Table, frozen=True, kw_only=True):
+    """The whole of it, defaults filled in."""
+
+    cluster: ClusterConfig = ClusterConfig()
+    bus: BusConfig = BusConfig()
+    http: HttpConfig = HttpConfig()
+    node: NodeConfig = NodeConfig()
+    clickhouse: ClickhouseConfig = ClickhouseConfig()
+    data: Path = Path()
+    """The data directory (flag, environment or `$XDG_DATA_HOME/leaseway`); never in the file."""
