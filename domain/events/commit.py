@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable
+from typing import Protocol
 
 import msgspec
 
@@ -56,7 +57,15 @@ def decode_commit(body: bytes) -> Commit:
     return _DECODER.decode(body)
 
 
-def digest_inputs(hasher: "hashlib._Hash", inputs: Iterable[StoredMessage]) -> None:
+class Hasher(Protocol):
+    """Anything that takes bytes."""
+
+    def update(self, data: bytes, /) -> None:
+        """Take `data`."""
+        ...
+
+
+def digest_inputs(hasher: Hasher, inputs: Iterable[StoredMessage]) -> None:
     """Feed the input messages, in sequence order, to `hasher`: subject, headers, body and stamp, each length-prefixed."""
     for message in inputs:
         subject = message.subject.encode()
