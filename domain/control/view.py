@@ -1,0 +1,135 @@
+"""What the operators decided, folded from LW_CONTROL: links, nodes, settings. Nodes, gateways and the master all hold one."""
+
+from collections.abc import Mapping
+from typing import assert_never
+
+from domain.control.settings import SETTINGS, setting_of
+from domain.events.control import (
+    ControlEvent,
+    LinkAdded,
+    LinkRemoved,
+    NodeEnrolled,
+    NodeRetired,
+    SettingChanged,
+    SettingCleared,
+)
+from domain.ids import LinkId, ModelId, NodeId
+
+_End = tuple[NodeId, ModelId]
+
+
+class ControlView:
+    """The fold of control events. Everything it gives out is in order of id.
+
+    Applying an event twice changes nothing more; of several events about one thing, the last one applied holds.
+    """
+
+    def __init__(self, file_values: Mapping[str, int] | None = None) -> None:
+        """Begin without links and nodes.
+
+        `file_values` (by bare name, in the settings' units) stand in for defaults. They are one process' own: whoever must
+        decide the same as others, as the master must on replay, passes none.
+        """
+        self._file_values = dict(file_values or {})
+        self._links: dict[LinkId, LinkAdded] = {}
+        self._lends: dict[_End, dict[LinkId, LinkAdded]] = {}
+        self._borrows: dict[_End, dict[LinkId, LinkAdded]] = {}
+        self._nodes: dict[NodeId, NodeEnrolled] = {}
+        self._retired: set[NodeId] = set()
+        self._overrides: dict[str, int] = {}
+
+    def apply(self, event: ControlEvent) -> None:
+        """Fold one event. It never refuses: what is stored has been decided."""
+        match event:
+            case LinkAdded():
+                self._drop_link(event.link)
+                self._links[event.link] = event
+                self._lends.setdefault((event.owner, event.owner_model), {})[event.link] = event
+                self._borrows.setdefault((event.helper, event.helper_model), {})[event.link] = event
+            case LinkRemoved():
+                self._drop_link(event.link)
+            case NodeEnrolled():
+                self._nodes[event.node] = event
+                self._retired.discard(event.node)
+            case NodeRetired():
+                self._nodes.pop(event.node, None)
+                self._retired.add(event.node)
+            case SettingChanged():
+                self._overrides[event.name] = event.value
+            case SettingCleared():
+                self._overrides.pop(event.name, None)
+            case _:
+                assert_never(event)
+
+    def links(self) -> tuple[LinkAdded, ...]:
+        """Return every link."""
+        return _in_order(self._links)
+
+    def link(self, link: LinkId) -> LinkAdded | None:
+        """Return one link; None if there is none of this id (any more)."""
+        return self._links.get(link)
+
+    def links_lent_by(self, node: NodeId, model: ModelId) -> tuple[LinkAdded, ...]:
+        """Return the links over which `model` of `node` may lend: where it is the owner."""
+        return _in_order(self._lends.get((node, model), {}))
+
+    def links_borrowed_by(self, node: NodeId, model: ModelId) -> tuple[LinkAdded, ...]:
+        """Return the links over which `model` of `node` may borrow: where it is the helper."""
+        return _in_order(self._borrows.get((node, model), {}))
+
+    def is_enrolled(self, node: NodeId, model: ModelId) -> bool:
+        """Tell whether a model stands in any link: then its requests are queued by the router."""
+        return (node, model) in self._lends or (node, model) in self._borrows
+
+    def nodes(self) -> tuple[NodeEnrolled, ...]:
+        """Return every node that may speak, with its public key and url."""
+        return tuple(self._nodes[node] for node in sorted(self._nodes))
+
+    def node(self, node: NodeId) -> NodeEnrolled | None:
+        """Return a node that may speak; None if it never was enrolled or is retired."""
+        return self._nodes.get(node)
+
+    def is_retired(self, node: NodeId) -> bool:
+        """Tell whether an operator said that `node` will not come back."""
+        return node in self._retired
+
+    def setting(self, name: str) -> int:
+        """Return what holds for a setting, in its unit: the stored override, else the file's value, else the default.
+
+        Raises:
+            BadSettingError: there is no such setting.
+        """
+        setting = setting_of(name)
+        stored = self._overrides.get(setting.name)
+        return self._file_values.get(setting.name, setting.default) if stored is None else stored
+
+    def settings(self) -> dict[str, int]:
+        """Return what holds for every setting, by bare name in order of name."""
+        return {name: self.setting(name) for name in SETTINGS}
+
+    def overrides(self) -> dict[str, int]:
+        """Return the stored overrides alone, in order of name."""
+        return dict(sorted(self._overrides.items()))
+
+    def as_events(self) -> tuple[ControlEvent, ...]:
+        """Return the fewest events that make this view again: what a snapshot keeps of it."""
+        return (
+            *self.nodes(),
+            *(NodeRetired(node=node) for node in sorted(self._retired)),
+            *(SettingChanged(name=name, value=value) for name, value in self.overrides().items()),
+            *self.links(),
+        )
+
+    def _drop_link(self, link: LinkId) -> None:
+        gone = self._links.pop(link, None)
+        if gone is None:
+            return
+        ends = ((self._lends, (gone.owner, gone.owner_model)), (self._borrows, (gone.helper, gone.helper_model)))
+        for links_by_end, end in ends:
+            del links_by_end[end][link]
+            if not links_by_end[end]:
+                del links_by_end[end]
+
+
+def _in_order(links: Mapping[LinkId, LinkAdded]) -> tuple[LinkAdded, ...]:
+    return tuple(links[link] for link in sorted(links))
