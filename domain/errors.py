@@ -5,12 +5,22 @@ LeasewayError
 |   +-- BadIdError
 |   +-- BadSettingError
 |   +-- BadLinkError
+|   +-- BadNodeError
 |   +-- BadConfigError
 +-- BusError               the event log said no, or said nothing
 |   +-- PublishUnknownError
 |   +-- WrongLastSequenceError
 |   +-- PublishRefusedError
+|   +-- NotAllowedError
 |   +-- HistoryGapError
++-- UpstreamError          an engine or node that was asked over HTTP did not answer
+|   +-- NotStartedError
+|   +-- MayHaveRunError
++-- MachineError           this machine is not as it must be just now: it may be right later
+|   +-- DataInUseError
+|   +-- PortInUseError
+|   +-- UnreachableError
+|   +-- ChildFailedError
 +-- HistoryError           stored history is not what it should be: safe mode
     +-- ChainBrokenError
     +-- ReplayDiffersError
@@ -41,6 +51,10 @@ class BadLinkError(CallerError):
     """A link may not be made or removed as asked."""
 
 
+class BadNodeError(CallerError):
+    """A node may not be enrolled or retired as asked."""
+
+
 class BadConfigError(CallerError):
     """A configuration file, variable or flag breaks a rule."""
 
@@ -58,11 +72,52 @@ class WrongLastSequenceError(BusError):
 
 
 class PublishRefusedError(BusError):
-    """The log refused the message for good (rights, size, or a full stream); it is not stored."""
+    """The log refused the message (rights, size, or a full stream); it is not stored."""
+
+    def __init__(self, message: str, *, reason: str = "refused") -> None:
+        self.reason = reason
+        """too_large, full, not_allowed, or refused for anything else."""
+        super().__init__(message)
+
+
+class NotAllowedError(BusError):
+    """The bus' permissions do not let this process listen or ask there."""
 
 
 class HistoryGapError(BusError):
     """A message that must exist could not be read."""
+
+
+class UpstreamError(LeasewayError):
+    """An engine or another node did not give a whole answer."""
+
+
+class NotStartedError(UpstreamError):
+    """No byte of the request's body was sent (refused, DNS, connect, TLS): it provably did not start."""
+
+
+class MayHaveRunError(UpstreamError):
+    """The request was sent, at least in part, and its end is unknown: it must not be sent again unasked."""
+
+
+class MachineError(LeasewayError):
+    """This machine or its processes are not as they must be just now; the same may be asked again later."""
+
+
+class DataInUseError(MachineError):
+    """Another process holds the data directory."""
+
+
+class PortInUseError(MachineError):
+    """Another process listens where this one should."""
+
+
+class UnreachableError(MachineError):
+    """A process that must answer cannot be reached, or its answer is none of ours."""
+
+
+class ChildFailedError(MachineError):
+    """A supervised process did not start, or ended for good."""
 
 
 class HistoryError(LeasewayError):
