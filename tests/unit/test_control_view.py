@@ -1,0 +1,105 @@
+import pytest
+
+from domain.control.view import ControlView
+from domain.errors import BadSettingError
+from domain.events import LinkAdded, LinkRemoved, NodeEnrolled, NodeRetired, SettingChanged, SettingCleared
+from domain.ids import ModelId, NodeId, link_id
+
+A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
+M = ModelId("m")
+
+
+def added(owner, helper, **flags):
+    return LinkAdded(
+        link=link_id(owner, M, helper, M), owner=owner, owner_model=M, helper=helper, helper_model=M, **flags
+    )
+
+
+def enrolled(node, url="http://n:1"):
+    return NodeEnrolled(node=node, public_key="U" + "A" * 55, url=url)
+
+
+def view_of(*events, file_values=None):
+    view = ControlView(file_values)
+    for event in events:
+        view.apply(event)
+    return view
+
+
+def ids(links):
+    return [link.link for link in links]
+
+
+def test_links_are_found_by_either_end_and_come_in_order_of_id():
+    links = [added(A, B), added(A, C), added(B, A), added(C, A)]
+    view = view_of(*reversed(links))
+    assert ids(view.links()) == sorted(ids(links))
+    assert ids(view.links_lent_by(A, M)) == sorted(ids(links[:2]))
+    assert ids(view.links_borrowed_by(A, M)) == sorted(ids(links[2:]))
+    assert view.link(links[0].link) == links[0]
+
+
+def test_a_model_is_enrolled_while_it_stands_in_a_link_as_owner_or_as_helper():
+    link = added(A, B)
+    view = view_of(link)
+    assert view.is_enrolled(A, M)
+    assert view.is_enrolled(B, M)
+    assert not view.is_enrolled(C, M)
+    view.apply(LinkRemoved(link=link.link, owner=A, owner_model=M))
+    assert not view.is_enrolled(A, M)
+    assert not view.is_enrolled(B, M)
+    assert view.links() == ()
+
+
+def test_one_of_two_links_removed_leaves_the_model_enrolled():
+    view = view_of(added(A, B), added(A, C), LinkRemoved(link=added(A, B).link, owner=A, owner_model=M))
+    assert view.links_lent_by(A, M) == (added(A, C),)
+    assert not view.is_enrolled(B, M)
+
+
+def test_a_link_added_again_replaces_the_older_one():
+    view = view_of(added(A, B), added(A, B, load_if_unloaded=True))
+    assert view.links() == view.links_lent_by(A, M) == (added(A, B, load_if_unloaded=True),)
+
+
+def test_an_event_applied_twice_changes_nothing_more():
+    events = [added(A, B), enrolled(A), SettingChanged(name="offload_streams", value=0), NodeRetired(node=B)]
+    events += [LinkRemoved(link=added(A, B).link, owner=A, owner_model=M), SettingCleared(name="offload_streams")]
+    twice = [event for event in events for _ in range(2)]
+    assert view_of(*twice).as_events() == view_of(*events).as_events()
+
+
+def test_a_retired_node_is_no_node_until_it_is_enrolled_again():
+    view = view_of(enrolled(B), enrolled(A), NodeRetired(node=B))
+    assert view.nodes() == (enrolled(A),)
+    assert view.node(B) is None
+    assert view.is_retired(B)
+    view.apply(enrolled(B, url="http://new:1"))
+    assert view.node(B) == enrolled(B, url="http://new:1")
+    assert not view.is_retired(B)
+
+
+def test_a_setting_is_the_override_else_the_files_value_else_the_default():
+    view = view_of(SettingChanged(name="offload_probe_idle", value=7), file_values={"offload_probe_idle": 9})
+    assert view.setting("cluster.offload_probe_idle") == 7
+    view.apply(SettingCleared(name="offload_probe_idle"))
+    assert view.setting("offload_probe_idle") == 9
+    assert ControlView().setting("offload_probe_idle") == 5_000_000
+
+
+def test_all_settings_come_in_order_of_name_and_an_unknown_stored_one_is_kept_apart():
+    view = view_of(SettingChanged(name="older", value=1))
+    assert list(view.settings()) == sorted(view.settings())
+    assert "older" not in view.settings()
+    assert view.overrides() == {"older": 1}
+    with pytest.raises(BadSettingError):
+        view.setting("older")
+
+
+def test_a_view_made_of_its_own_events_is_the_same_view():
+    view = view_of(added(A, B), added(B, A), enrolled(A), enrolled(B), NodeRetired(node=B))
+    view.apply(SettingChanged(name="offload_streams", value=0))
+    again = view_of(*view.as_events())
+    assert again.as_events() == view.as_events()
+    assert again.is_retired(B)
+    assert again.setting("offload_streams") == 0
