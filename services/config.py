@@ -94,6 +94,8 @@ class Config(_Table, frozen=True, kw_only=True):
     bus: BusConfig = BusConfig()
     http: HttpConfig = HttpConfig()
     node: NodeConfig = NodeConfig()
+    nodes: tuple[NodeConfig, ...] = ()
+    """`[[nodes]]`: several nodes on one machine, each as `[node]`; `leaseway up` starts one process for each."""
     clickhouse: ClickhouseConfig = ClickhouseConfig()
     data: Path = Path()
     """The data directory (flag, environment or `$XDG_DATA_HOME/leaseway`); never in the file."""

@@ -1,0 +1,169 @@
+"""What a configuration must fulfil beyond its types: ranges, forms, and the token of a cluster."""
+
+import ipaddress
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+from urllib.parse import SplitResult, urlsplit
+
+import msgspec
+
+from domain.control.settings import parse_values
+from domain.errors import BadIdError, BadSettingError
+from domain.ids import model_id, node_id
+from services.config import Config, Limits, NodeConfig, NodeModel
+
+TOKEN_CHARS_MIN: Final = 32
+LANES: Final = ("text", "embedding", "rerank", "image", "video", "speech", "transcription", "music")
+ENGINES: Final = ("llama.cpp", "openai")
+DURABILITIES: Final = ("strict", "relaxed")
+_PLACEHOLDERS: Final = (
+    "changeme",
+    "change-me",
+    "change_me",
+    "placeholder",
+    "example",
+    "replace",
+    "secret",
+    "xxxx",
+    "your-",
+)
+
+
+class Problem(NamedTuple):
+    """One broken rule: the dotted key, the rule, and the value that breaks it."""
+
+    key: str
+    rule: str
+    value: object
+
+
+def problems(config: Config) -> Iterator[Problem]:
+    """Yield every rule that `config` breaks, in the order of its tables."""
+    yield from _id("cluster.name", config.cluster.name)
+    yield from _settings(config)
+    yield from _bus(config)
+    yield from _http(config)
+    if config.node.id or config.node.models:
+        yield from _node("node", config.node)
+    for at, node in enumerate(config.nodes):
+        yield from _node(f"nodes[{at}]", node)
+    yield from _distinct("nodes", [node.id for node in config.nodes] + ([config.node.id] if config.node.id else []))
+    yield from _token(config)
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether `host` reaches this machine only."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def is_cluster(config: Config) -> bool:
+    """Tell whether this process speaks with other machines: it listens beyond loopback, or its bus is elsewhere."""
+    bus = _split(config.bus.url)
+    return not is_loopback(config.http.host) or bus is None or not is_loopback(bus.hostname or "")
+
+
+def missing_programs(node: NodeConfig) -> Iterator[Problem]:
+    """Yield the engine commands of `node` whose program is not on this machine."""
+    for at, model in enumerate(node.models):
+        if model.command and shutil.which(model.command[0]) is None:
+            key = f"node {node.id}: models[{at}].command"
+            yield Problem(key, "must start with a program that is on this machine", model.command[0])
+
+
+def _range(key: str, value: int, low: int, high: int) -> Iterator[Problem]:
+    if not low <= value <= high:
+        yield Problem(key, f"must be {low} to {high}", value)
+
+
+def _one_of(key: str, value: str, allowed: tuple[str, ...]) -> Iterator[Problem]:
+    if value not in allowed:
+        yield Problem(key, f"must be one of {', '.join(allowed)}", value)
+
+
+def _distinct(key: str, names: list[str]) -> Iterator[Problem]:
+    for name in sorted(set(names)):
+        if names.count(name) > 1:
+            yield Problem(f"{key}.id", "must be stated once only", name)
+
+
+def _id(key: str, value: str, check: Callable[[str], str] = node_id) -> Iterator[Problem]:
+    try:
+        check(value)
+    except BadIdError as error:
+        yield Problem(key, error.rule, value)
+
+
+def _split(url: str) -> SplitResult | None:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # raises on a port that is no number or too large
+    except ValueError:
+        return None
+    return parts
+
+
+def _url(key: str, value: str, schemes: tuple[str, ...]) -> Iterator[Problem]:
+    parts = _split(value)
+    if parts is None or parts.scheme not in schemes or not parts.hostname or parts.username or parts.query:
+        shape = " or ".join(f"{scheme}://host:port" for scheme in schemes)
+        yield Problem(key, f"must be {shape}, without user, password or query", value)
+
+
+def _token(config: Config) -> Iterator[Problem]:
+    token = config.cluster.token
+    if not token and not is_cluster(config):
+        return
+    if len(token) < TOKEN_CHARS_MIN:
+        yield Problem("cluster.token", f"must have at least {TOKEN_CHARS_MIN} characters", token)
+    elif any(word in token.lower() for word in _PLACEHOLDERS) or len(set(token)) < 8:
+        yield Problem("cluster.token", "must be a secret of your own, not a placeholder", token)
+
+
+def _settings(config: Config) -> Iterator[Problem]:
+    for name, value in sorted(config.cluster.settings.items()):
+        try:
+            parse_values({name: value})
+        except BadSettingError as error:
+            yield Problem(f"cluster.settings.{name}", str(error), value)
+
+
+def _bus(config: Config) -> Iterator[Problem]:
+    for url in config.bus.url.split(","):
+        yield from _url("bus.url", url.strip(), ("nats", "tls"))
+    yield from _one_of("bus.durability", config.bus.durability, DURABILITIES)
+
+
+def _http(config: Config) -> Iterator[Problem]:
+    if not config.http.host or "/" in config.http.host:
+        yield Problem("http.host", "must be a host name or address", config.http.host)
+    yield from _range("http.port", config.http.port, 0, 65535)
+    if config.http.public_url:
+        yield from _url("http.public_url", config.http.public_url, ("http", "https"))
+    for field in msgspec.structs.fields(Limits):
+        yield from _range(f"http.limits.{field.name}", getattr(config.http.limits, field.name), 1, 1 << 40)
+
+
+def _node(key: str, node: NodeConfig) -> Iterator[Problem]:
+    yield from _id(f"{key}.id", node.id)
+    yield from _range(f"{key}.depth", node.depth, 1, 64)
+    for at, model in enumerate(node.models):
+        yield from _model(f"{key}.models[{at}]", model)
+    yield from _distinct(f"{key}.models", [model.id for model in node.models])
+
+
+def _model(key: str, model: NodeModel) -> Iterator[Problem]:
+    yield from _id(f"{key}.id", model.id, model_id)
+    yield from _one_of(f"{key}.lane", model.lane, LANES)
+    yield from _one_of(f"{key}.engine", model.engine, ENGINES)
+    if not model.url and not model.command:
+        yield Problem(f"{key}.url", "must be stated, or `command`, which starts the engine", model.url)
+    if model.url:
+        yield from _url(f"{key}.url", model.url, ("http", "https"))
+    yield from _range(f"{key}.slots", model.slots, 1, 4096)
+    yield from _range(f"{key}.context", model.context, 0, 1 << 30)
