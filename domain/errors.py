@@ -24,6 +24,7 @@ LeasewayError
 +-- HistoryError           stored history is not what it should be: safe mode
     +-- ChainBrokenError
     +-- ReplayDiffersError
+    +-- HistoryLostError
 """
 
 
@@ -130,3 +131,13 @@ class ChainBrokenError(HistoryError):
 
 class ReplayDiffersError(HistoryError):
     """Deciding again from the same input gave other bytes than are stored."""
+
+
+class HistoryLostError(HistoryError):
+    """A stream that has existed is gone; making an empty one in its place would hide that."""
+
+    def __init__(self, stream: str, evidence: str) -> None:
+        self.stream, self.evidence = stream, evidence
+        super().__init__(
+            f"stream {stream}: is missing although {evidence}; it is not made anew unless asked for by name"
+        )

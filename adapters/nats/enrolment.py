@@ -1,0 +1,154 @@
+"""Keys and the roster of the bus: which members there are and which nkey each signs in with."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from adapters.clock import random_token
+from adapters.keys import Credentials, Signer, derive_mac_key, load_credentials, new_nkey, save_credentials
+from adapters.nats.accounts import Member, Role, render_accounts
+from domain.errors import BadConfigError
+from domain.ids import node_id
+
+_CORE_ROLES: Final[tuple[Role, ...]] = ("master", "projector", "operator", "provisioner", "system")
+RESERVED: Final = frozenset({*_CORE_ROLES, "observer"})
+"""Names that no node may have: each is the name of a credentials file and of an inbox."""
+
+
+class Roster(msgspec.Struct, frozen=True, kw_only=True):
+    """Every member of one cluster's bus, by name; `<data>/nats/roster.json`."""
+
+    cluster: str
+    members: tuple[Member, ...]
+
+    def member(self, name: str) -> Member | None:
+        """Return the member called `name`, if there is one."""
+        return next((member for member in self.members if member.name == name), None)
+
+
+def key_path(data: Path, name: str) -> Path:
+    """Return where the credentials of `name` are."""
+    return data / "keys" / f"{name}.json"
+
+
+def load_roster(data: Path, cluster: str) -> Roster:
+    """Return the roster of `data`, empty if there is none yet.
+
+    Raises:
+        BadConfigError: it is another cluster's, or not a roster.
+    """
+    path = data / "nats" / "roster.json"
+    if not path.exists():
+        return Roster(cluster=cluster, members=())
+    try:
+        roster = msgspec.json.decode(path.read_bytes(), type=Roster)
+    except msgspec.DecodeError as error:
+        raise BadConfigError(f"roster {path}: not a roster: {error}") from None
+    if roster.cluster != cluster:
+        raise BadConfigError(
+            f"cluster {cluster!r}: the data directory holds cluster {roster.cluster!r}; use another --data"
+        )
+    return roster
+
+
+def ensure_core_members(data: Path, cluster: str) -> Roster:
+    """Return the roster with the members that every cluster has, made where they are missing, so that a server can start."""
+    node_id(cluster)
+    roster = load_roster(data, cluster)
+    for role in _CORE_ROLES:
+        if roster.member(role) is None:
+            roster = _with_member(data, roster, name=role, role=role, url="")
+    _save(data, roster)
+    return roster
+
+
+def enrol(data: Path, cluster: str, nodes: Mapping[str, str], gateways: Mapping[str, str]) -> Roster:
+    """Return the roster with `nodes` and `gateways` (id -> url) in it; keys are made for new ones only.
+
+    A member whose credentials file has been moved to its own machine keeps its key.
+
+    Raises:
+        BadIdError: an id has another form than ids have.
+        BadConfigError: an id is reserved.
+    """
+    wanted: list[tuple[str, Role, str]] = [(_require_free(node), "node", url) for node, url in sorted(nodes.items())]
+    wanted += [(f"gateway-{node_id(gateway)}", "gateway", url) for gateway, url in sorted(gateways.items())]
+    roster = ensure_core_members(data, cluster)
+    for name, role, url in wanted:
+        roster = _with_member(data, roster, name=name, role=role, url=url)
+    _save(data, roster)
+    return roster
+
+
+def retire(data: Path, cluster: str, name: str) -> Roster:
+    """Return the roster without `name`; after the next reload the server cuts it off."""
+    roster = load_roster(data, cluster)
+    kept = tuple(member for member in roster.members if member.name != name or member.role in _CORE_ROLES)
+    roster = Roster(cluster=cluster, members=kept)
+    _save(data, roster)
+    return roster
+
+
+def _require_free(node: str) -> str:
+    if node in RESERVED or node.startswith("gateway-"):
+        raise BadConfigError(
+            f"node id {node!r}: is reserved; must not be {', '.join(sorted(RESERVED))} or begin with gateway-"
+        )
+    return node_id(node)
+
+
+def _with_member(data: Path, roster: Roster, *, name: str, role: Role, url: str) -> Roster:
+    known = roster.member(name)
+    public_key = known.public_key if known is not None else _make_credentials(data, roster, name, role)
+    member = Member(name=name, role=role, public_key=public_key, url=url)
+    others = tuple(each for each in roster.members if each.name != name)
+    return Roster(cluster=roster.cluster, members=(*others, member))
+
+
+def _make_credentials(data: Path, roster: Roster, name: str, role: Role) -> str:
+    """Make the credentials of `name` unless a run that was cut short made them already; return the public key."""
+    path = key_path(data, name)
+    if path.exists():
+        public: str = Signer(load_credentials(path).nkey_seed).public
+        return public
+    seed, public_key = new_nkey()
+    credentials = Credentials(name=name, role=role, cluster=roster.cluster, nkey_seed=seed)
+    match role:
+        case "master":
+            secret, (master_seed, master_public) = random_token(32), new_nkey()
+            credentials = msgspec.structs.replace(
+                credentials,
+                cluster_mac_secret=secret,
+                mac_key=derive_mac_key(secret, name),
+                master_seed=master_seed,
+                master_public=master_public,
+            )
+        case "provisioner" | "system":
+            pass
+        case _:
+            master = load_credentials(key_path(data, "master"))
+            credentials = msgspec.structs.replace(
+                credentials,
+                cluster_mac_secret=master.cluster_mac_secret if role == "operator" else "",
+                mac_key=derive_mac_key(master.cluster_mac_secret, name),
+                master_public=master.master_public,
+            )
+    save_credentials(path, credentials)
+    return public_key
+
+
+def _save(data: Path, roster: Roster) -> None:
+    """Write the roster, and the accounts that follow from it, each whole or not at all."""
+    folder = data / "nats"
+    folder.mkdir(parents=True, exist_ok=True)
+    ordered = Roster(cluster=roster.cluster, members=tuple(sorted(roster.members, key=lambda each: each.name)))
+    _replace(folder / "roster.json", msgspec.json.format(msgspec.json.encode(ordered), indent=1))
+    _replace(folder / "accounts.conf", render_accounts(ordered.cluster, ordered.members).encode())
+
+
+def _replace(path: Path, content: bytes) -> None:
+    draft = path.with_suffix(".tmp")
+    draft.write_bytes(content)
+    draft.replace(path)
