@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 CONSTRAINTS := -c .ci/constraints.txt
 
-.PHONY: demo test check lint types fix clean help
+.PHONY: install demo test check lint types fix clean help
 
 help: ## Say what each target does
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -14,6 +14,8 @@ $(VENV)/.installed: pyproject.toml .ci/constraints.txt
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) --editable ".[embedded,engine]" --group dev
 	@touch $@
+
+install: $(VENV)/.installed ## Make the environment
 
 test: $(VENV)/.installed ## Run every test of the gate, on real parts
 	$(BIN)/python -m pytest
