@@ -66,6 +66,8 @@ class NodeModel(_Table, frozen=True, kw_only=True):
     """Where the engine listens; or `command`, which starts it."""
     command: tuple[str, ...] = ()
     """Starts the engine; `{port}` is replaced. The node restarts it when it ends."""
+    port: int = 0
+    """Where an engine started by `command` listens (`{port}`); 0 takes a free one."""
     slots: int = 1
     context: int = 0
     hash: str = ""

@@ -165,5 +165,6 @@ def _model(key: str, model: NodeModel) -> Iterator[Problem]:
         yield Problem(f"{key}.url", "must be stated, or `command`, which starts the engine", model.url)
     if model.url:
         yield from _url(f"{key}.url", model.url, ("http", "https"))
+    yield from _range(f"{key}.port", model.port, 0, 65535)
     yield from _range(f"{key}.slots", model.slots, 1, 4096)
     yield from _range(f"{key}.context", model.context, 0, 1 << 30)
