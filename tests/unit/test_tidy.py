@@ -26,9 +26,8 @@ def test_modules_and_functions_are_short_enough_to_read_at_a_sitting():
     told([finding for path in tidy.modules(*tidy.PACKAGES, "tests") for finding in tidy.oversized(path)])
 
 
-def test_what_decides_counts_in_integers_only():
-    paths = [path for path in tidy.modules(*tidy.EXACT) if path.exists()]
-    told([finding for path in paths for finding in tidy.floats(path, tidy.tree_of(path))])
+def test_the_domain_counts_in_integers_only():
+    told([finding for path in tidy.exact_modules() for finding in tidy.floats(path, tidy.tree_of(path))])
 
 
 @pytest.mark.parametrize(
