@@ -12,6 +12,7 @@ LeasewayError
 |   +-- WrongLastSequenceError
 |   +-- PublishRefusedError
 |   +-- NotAllowedError
+|   +-- NoAnswerError
 |   +-- HistoryGapError
 +-- UpstreamError          an engine or node that was asked over HTTP did not answer
 |   +-- NotStartedError
@@ -21,6 +22,7 @@ LeasewayError
 |   +-- PortInUseError
 |   +-- UnreachableError
 |   +-- ChildFailedError
+|   +-- BrokenSetupError
 +-- HistoryError           stored history is not what it should be: safe mode
     +-- ChainBrokenError
     +-- ReplayDiffersError
@@ -85,6 +87,10 @@ class NotAllowedError(BusError):
     """The bus' permissions do not let this process listen or ask there."""
 
 
+class NoAnswerError(BusError):
+    """The bus was asked something that changes nothing, and said nothing; it may be asked again."""
+
+
 class HistoryGapError(BusError):
     """A message that must exist could not be read."""
 
@@ -119,6 +125,10 @@ class UnreachableError(MachineError):
 
 class ChildFailedError(MachineError):
     """A supervised process did not start, or ended for good."""
+
+
+class BrokenSetupError(MachineError):
+    """The bus is not set up as it must be; deciding on it would promise what it cannot keep."""
 
 
 class HistoryError(LeasewayError):

@@ -1,0 +1,194 @@
+"""Reads a request's body within bounds and finds out what a router must know of it. A hostile one costs little and no more.
+
+The original bytes stay what they are: engines get them as the client sent them, but for the model id.
+"""
+
+import asyncio
+import re
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+
+from adapters.http.errors import ApiError
+from adapters.http.members import NotAnObjectError, RepeatedKeyError, Span, spans
+from domain.errors import BadIdError
+from domain.ids import ModelId, model_id
+from domain.ports import Clock
+
+DEPTH_MAX = 64
+KEYS_MAX = 10_000
+ELEMENTS_MAX = 100_000
+BODY_FIRST_S = 30
+"""A body that comes slower than 1 KiB/s is given up after this time."""
+_RATE_BYTES_PER_S = 1024
+_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+"""A string, or the rest of the body after a quote that nothing closes, so that no byte is looked at twice."""
+_NO_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
+_DEPTH_STEP: Final = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+_IMAGE_PARTS: Final = frozenset({"image_url", "input_image", "image"})
+_ANSWER_TOKENS_DEFAULT = 256
+_BYTES_PER_TOKEN = 4
+
+
+class ReadRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole request as it came, and what was read in it."""
+
+    body: bytes
+    model: ModelId
+    model_span: Span
+    stream: bool
+    answer_tokens: int
+    """The most that the answer may have, as the client states it; a default if it does not."""
+    images: bool
+    """Some content part is an image."""
+
+    @property
+    def est_tokens(self) -> int:
+        """Return an estimate of the tokens of prompt and answer together; never counted, cheap, and the same everywhere."""
+        return -(-len(self.body) // _BYTES_PER_TOKEN) + self.answer_tokens
+
+
+def check_headers(request: web.BaseRequest, limit_bytes: int) -> None:
+    """Return if the headers announce a JSON body within the limit.
+
+    Raises:
+        ApiError: 413, or 415 for a content type or encoding that is not taken.
+    """
+    encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
+    if encoding not in {"", "identity"}:
+        raise ApiError(
+            "unsupported_content_encoding", f"Content-Encoding must be identity, got {encoding[:40]!r}", close=True
+        )
+    if request.content_type != "application/json":
+        raise ApiError(
+            "unsupported_content_type",
+            f"Content-Type must be application/json, got {request.content_type[:80]!r}",
+            close=True,
+        )
+    if (request.content_length or 0) > limit_bytes:
+        raise _too_large(limit_bytes)
+
+
+async def read_bytes(request: web.BaseRequest, limit_bytes: int, clock: Clock) -> bytes:
+    """Return the body, counted as it comes.
+
+    Raises:
+        ApiError: 413 past the limit, 408 when it comes too slowly, 400 when it is cut.
+    """
+    parts: list[bytes] = []
+    size, began_us = 0, clock.monotonic_us()
+    try:
+        while True:
+            async with asyncio.timeout(BODY_FIRST_S):
+                part = await request.content.readany()
+            if not part:
+                return b"".join(parts) if len(parts) != 1 else parts[0]
+            parts.append(part)
+            size += len(part)
+            if size > limit_bytes:
+                raise _too_large(limit_bytes)
+            passed_s = (clock.monotonic_us() - began_us) // 1_000_000
+            if passed_s > BODY_FIRST_S and size < passed_s * _RATE_BYTES_PER_S:
+                raise _too_slow(size)
+    except TimeoutError:
+        raise _too_slow(size) from None
+    except web.RequestPayloadError:
+        raise ApiError("invalid_body", "the body is cut or badly framed", close=True) from None
+
+
+def parse(body: bytes) -> ReadRequest:
+    """Return what a router must know of `body`.
+
+    Raises:
+        ApiError: 400 with the parameter at fault.
+    """
+    check_shape(body)
+    document, places = _decode(body)
+    model = document.get("model")
+    if not isinstance(model, str):
+        raise ApiError("invalid_model", "model: must be a string", param="model")
+    try:
+        public = model_id(model)
+    except BadIdError as error:
+        raise ApiError("invalid_model", str(error), param="model") from None
+    return ReadRequest(
+        body=body,
+        model=public,
+        model_span=places["model"],
+        stream=_flag(document, "stream"),
+        answer_tokens=_answer_tokens(document),
+        images=_has_images(document.get("messages")),
+    )
+
+
+def check_shape(body: bytes) -> None:
+    """Return if `body` is neither nested too deeply nor made of too many pieces, whatever else it may be.
+
+    Raises:
+        ApiError: 400.
+    """
+    # strings go first, so that what is counted is structure; the first guard bounds the cost of taking them out
+    if body.count(b'"') - body.count(b'\\"') > 2 * (KEYS_MAX + ELEMENTS_MAX):
+        raise ApiError("invalid_json", f"the body has more than {KEYS_MAX + ELEMENTS_MAX} strings")
+    structure = _STRING.sub(b"", body)
+    if structure.count(b":") > KEYS_MAX:
+        raise ApiError("invalid_json", f"the body has more than {KEYS_MAX} keys")
+    brackets = structure.translate(None, _NO_BRACKETS)
+    if structure.count(b",") > ELEMENTS_MAX or len(brackets) > 2 * ELEMENTS_MAX:
+        raise ApiError("invalid_json", f"the body has more than {ELEMENTS_MAX} elements")
+    depth = 0
+    for bracket in brackets:
+        depth += _DEPTH_STEP[bracket]
+        if depth > DEPTH_MAX:
+            raise ApiError("invalid_json", f"the body is nested more than {DEPTH_MAX} deep")
+
+
+def _decode(body: bytes) -> tuple[dict[str, Any], dict[str, Span]]:
+    try:
+        document = msgspec.json.decode(body)
+        if not isinstance(document, dict):
+            raise ApiError("invalid_json", "the body must be a JSON object")
+        return document, spans(body)
+    except RepeatedKeyError:
+        raise ApiError("invalid_json", "a key stands twice at the top of the body") from None
+    except (msgspec.DecodeError, NotAnObjectError, RecursionError):
+        # the decoder's own words may quote the body
+        raise ApiError("invalid_json", "the body is not valid JSON") from None
+
+
+def _flag(document: dict[str, Any], name: str) -> bool:
+    value = document.get(name)
+    if value is None:
+        return False
+    if not isinstance(value, bool):
+        raise ApiError("invalid_body", f"{name}: must be true or false", param=name)
+    return value
+
+
+def _answer_tokens(document: dict[str, Any]) -> int:
+    for name in ("max_completion_tokens", "max_tokens"):
+        value = document.get(name)
+        if value is None:
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or not -1 <= value < 1 << 31:
+            raise ApiError("invalid_body", f"{name}: must be a whole number below 2^31", param=name)
+        if value >= 0:
+            return value
+    return _ANSWER_TOKENS_DEFAULT
+
+
+def _has_images(messages: object) -> bool:
+    if not isinstance(messages, list):
+        return False
+    contents = (message.get("content") for message in messages if isinstance(message, dict))
+    parts = (part for content in contents if isinstance(content, list) for part in content)
+    return any(isinstance(part, dict) and part.get("type") in _IMAGE_PARTS for part in parts)
+
+
+def _too_slow(size_bytes: int) -> ApiError:
+    return ApiError("body_timeout", f"the body came too slowly: {size_bytes} bytes so far", close=True)
+
+
+def _too_large(limit_bytes: int) -> ApiError:
+    return ApiError("body_too_large", f"the body must have at most {limit_bytes} bytes", close=True)
