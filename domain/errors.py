@@ -23,6 +23,8 @@ LeasewayError
 |   +-- UnreachableError
 |   +-- ChildFailedError
 |   +-- BrokenSetupError
++-- StoreError             ClickHouse did not take, or did not give, what was asked
+|   +-- StoreAwayError
 +-- HistoryError           stored history is not what it should be: safe mode
     +-- ChainBrokenError
     +-- ReplayDiffersError
@@ -129,6 +131,18 @@ class ChildFailedError(MachineError):
 
 class BrokenSetupError(MachineError):
     """The bus is not set up as it must be; deciding on it would promise what it cannot keep."""
+
+
+class StoreError(LeasewayError):
+    """ClickHouse refused a statement, or gave up on it; `code` is its own number for why, 0 if it said none."""
+
+    def __init__(self, message: str, *, code: int = 0) -> None:
+        self.code = code
+        super().__init__(message)
+
+
+class StoreAwayError(StoreError):
+    """ClickHouse cannot be reached just now: whether it took the last insert is unknown."""
 
 
 class HistoryError(LeasewayError):
