@@ -37,7 +37,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     """Inputs of the range that were not folded: (sequence, code)."""
     decisions: tuple[Decision, ...] = ()
     state: str = ""
-    """Digest of the folded state at version - 1, where a snapshot of it was taken; else empty."""
+    """Digest of the folded state after this commit, where a snapshot of it was taken; else empty."""
     prev: str
     digest: str
     """blake2b-16 over prev, the input messages and this commit's bytes with `digest` empty."""

@@ -1,0 +1,83 @@
+"""Fixed-point arithmetic for prices: Q32 integers, with exponential and logarithm of our own.
+
+Floats are banned from decisions because their sums and libm's functions differ between Python versions and machines; these
+functions give the same integer everywhere. A Q32 number `x` stands for x / 2**32.
+"""
+
+from typing import Final
+
+ONE: Final = 1 << 32
+"""1 in Q32."""
+_GUARD: Final = 24
+"""Extra bits of the inner sums, so that the last bit of the result is right but for one unit."""
+_INNER_ONE: Final = ONE << _GUARD
+_LN2: Final = 49946518145322874
+"""ln 2 with 32 + 24 fraction bits, rounded."""
+_EXP_TERMS: Final = 16
+_LOG_TERMS: Final = 20
+EXP_MAX: Final = 40 * ONE
+"""exp(40) is 2.4e17; beyond it a price means nothing, and the result is held there."""
+
+
+def exp_q32(x_q32: int) -> int:
+    """Return e**x in Q32, within one unit of the last place times the result; 0 where it would round to 0.
+
+    The argument is reduced to x = k ln 2 + r with 0 <= r < ln 2, then summed as a Taylor series.
+    """
+    x = min(x_q32, EXP_MAX) << _GUARD
+    k, r = divmod(x, _LN2)
+    if k < -33:
+        return 0
+    total = term = _INNER_ONE
+    for i in range(1, _EXP_TERMS + 1):
+        term = (term * r >> (32 + _GUARD)) // i
+        if not term:
+            break
+        total += term
+    shift = k - _GUARD
+    return total << shift if shift >= 0 else total >> -shift
+
+
+def ln_q32(numerator: int, denominator: int = 1) -> int:
+    """Return ln(numerator / denominator) in Q32, within two units of the last place.
+
+    The ratio is reduced to m * 2**k with 1 <= m < 2, then ln m = 2 artanh((m - 1) / (m + 1)) as a series.
+
+    Raises:
+        ValueError: one of the two is not above zero.
+    """
+    if numerator <= 0 or denominator <= 0:
+        raise ValueError(f"ln of {numerator}/{denominator}: both must be above zero")
+    k = numerator.bit_length() - denominator.bit_length()
+    m = _shift(numerator, 32 + _GUARD - k) // denominator
+    if m < _INNER_ONE:
+        k -= 1
+        m = _shift(numerator, 32 + _GUARD - k) // denominator
+    y = ((m - _INNER_ONE) << (32 + _GUARD)) // (m + _INNER_ONE)
+    square = y * y >> (32 + _GUARD)
+    total, power = 0, y
+    for i in range(_LOG_TERMS):
+        total += power // (2 * i + 1)
+        power = power * square >> (32 + _GUARD)
+        if not power:
+            break
+    return (2 * total + k * _LN2) >> _GUARD
+
+
+def _shift(value: int, bits: int) -> int:
+    return value << bits if bits >= 0 else value >> -bits
+
+
+def ratio_q32(numerator: int, denominator: int) -> int:
+    """Return numerator / denominator in Q32, rounded down; the denominator must be above zero."""
+    return (numerator << 32) // denominator
+
+
+def times(value: int, factor_q32: int) -> int:
+    """Return value * factor, rounded down."""
+    return value * factor_q32 >> 32
+
+
+def ceil_div(numerator: int, denominator: int) -> int:
+    """Return numerator / denominator rounded up; the denominator must be above zero."""
+    return -(-numerator // denominator)

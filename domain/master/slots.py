@@ -1,0 +1,107 @@
+"""Slots of a lease, counted by request id from both sides.
+
+Owner and helper state their facts independently, so their order in the stream says nothing: the helper's `accepted` may be
+stored after the owner's `answered`. Each side's openings and closings are therefore counted apart, and a slot is open while
+the most openings that a side stated exceed the most closings that a side stated.
+
+The key of a link's uses holds the two nodes that spoke, so a node that states facts about a link of others only ever fills
+a key that nobody looks up.
+"""
+
+from domain.events import LinkAdded
+from domain.ids import LinkId, NodeId, RequestId
+from domain.master.state import SlotUse, State
+
+
+def use_key(link: LinkId, owner: NodeId, helper: NodeId) -> str:
+    """Return the key of what is out over `link` from `owner` to `helper`."""
+    return f"{owner}>{helper}>{link}"
+
+
+def key_of(added: LinkAdded) -> str:
+    """Return the key of what is out over a link."""
+    return use_key(added.link, added.owner, added.helper)
+
+
+def is_open(use: SlotUse) -> bool:
+    """Tell whether the request occupies a slot of its link now."""
+    return max(use.lent, use.accepted) > max(use.lent_closed, use.accepted_closed)
+
+
+def open_uses(state: State, key: str) -> list[SlotUse]:
+    """Return what is out over a link, in order of request id."""
+    uses = state.uses.get(key)
+    return [use for _, use in sorted(uses.items()) if is_open(use)] if uses else []
+
+
+def count_open(state: State, key: str) -> int:
+    """Return how many requests are out over a link."""
+    uses = state.uses.get(key)
+    return sum(is_open(use) for use in uses.values()) if uses else 0
+
+
+def lent(state: State, key: str, request: RequestId, work: int) -> None:
+    """Note that the owner sends the request: it opens a slot."""
+    use = _use(state, key, request, work)
+    use.lent += 1
+
+
+def accepted(state: State, key: str, request: RequestId) -> None:
+    """Note that the helper took the request: it opens a slot, or the one that the owner opened already."""
+    use = _use(state, key, request, 0)
+    use.accepted += 1
+
+
+def _use(state: State, key: str, request: RequestId, work: int) -> SlotUse:
+    uses = state.uses.setdefault(key, {})
+    use = uses.get(request)
+    if use is None:
+        use = uses[request] = SlotUse(work=work)
+    use.work = use.work or work
+    return use
+
+
+def started(state: State, key: str, request: RequestId) -> None:
+    """Note that the helper's engine began the request."""
+    use = state.uses.get(key, {}).get(request)
+    if use is not None:
+        use.started_us = state.now_us
+
+
+def closed_by_owner(state: State, key: str, request: RequestId) -> None:
+    """Note the owner's terminal fact about the request on this link."""
+    use = state.uses.get(key, {}).get(request)
+    if use is not None:
+        use.lent_closed = min(use.lent, use.lent_closed + 1)
+        _forget_if_done(state, key, request, use)
+
+
+def closed_by_helper(state: State, key: str, request: RequestId) -> None:
+    """Note the helper's terminal fact about the request on this link; it may never have accepted it."""
+    use = state.uses.get(key, {}).get(request)
+    if use is not None:
+        use.accepted_closed += 1
+        _forget_if_done(state, key, request, use)
+
+
+def began_anew(state: State, node: NodeId) -> None:
+    """Close what a node's ended process held: as a helper all of it; as an owner its own side of the count."""
+    for key in sorted(state.uses):
+        owner, helper, _ = key.split(">")
+        if node not in {owner, helper}:
+            continue
+        for request, use in sorted(state.uses[key].items()):
+            if node == helper:
+                use.accepted_closed = max(use.lent, use.accepted, use.accepted_closed)
+                use.accepted = use.accepted_closed
+            else:
+                use.lent = use.lent_closed = 0
+            _forget_if_done(state, key, request, use)
+
+
+def _forget_if_done(state: State, key: str, request: RequestId, use: SlotUse) -> None:
+    if use.lent <= use.lent_closed and use.accepted <= use.accepted_closed:
+        uses = state.uses[key]
+        del uses[request]
+        if not uses:
+            del state.uses[key]

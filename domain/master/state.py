@@ -1,0 +1,215 @@
+"""What the master knows: the fold of every input and decision so far. Mutable, integers only, encodable to the last bit.
+
+Nothing here depends on the order in which a dict was filled: whoever iterates sorts first, since a state restored from a
+snapshot has its keys in another order than the one that grew.
+"""
+
+from typing import Final
+
+import msgspec
+
+from domain.events import (
+    LeaseChanged,
+    LeaseGranted,
+    LinkAdded,
+    ModelInfo,
+)
+from domain.ids import Incarnation, LinkId, ModelId, NodeId, RequestId
+from domain.master.fits import Fit
+
+POLICY: Final = "water-1"
+"""The rules that this code decides by. A change of a rule, of a field that rules read, or of a tag is a new policy."""
+STAMP_STEP_US_MAX: Final = 60_000_000
+"""A gap between two stamps counts at most this much, so that a stepped server clock cannot rush domain time."""
+INCARNATIONS_KEPT: Final = 256
+"""Closed incarnations remembered for each node, so that a late first fact of one cannot reopen it."""
+LEASE_TTL_US: Final = 30_000_000
+REFRESH_US: Final = 60_000_000
+
+HEALTHY, UNHEALTHY, OFFLINE = "healthy", "unhealthy", "offline"
+
+
+class EngineJob(msgspec.Struct):
+    """A request inside the owner's own engine."""
+
+    work: int
+    since_us: int
+
+
+class HeldJob(msgspec.Struct):
+    """A request held at its owner."""
+
+    work: int
+    lendable: bool
+    tokens: int
+
+
+class Queue(msgspec.Struct):
+    """One owner queue, as its node's facts tell it."""
+
+    held: dict[RequestId, HeldJob] = {}
+    held_work: int = 0
+    held_tokens: int = 0
+    lendable: int = 0
+    engine: dict[RequestId, EngineJob] = {}
+    lent: dict[RequestId, LinkId] = {}
+    freed_us: int = 0
+    """Domain time of the last departure from the engine: the running job began then or at its own start."""
+    arrival_us: int = 0
+    """Domain time of the newest arrival of the node's own work; 0 if there was none."""
+    gaps_us: list[int] = []
+    """The last 16 gaps between arrivals."""
+
+
+class SlotUse(msgspec.Struct):
+    """One request over one link, counted from both sides (domain.master.slots)."""
+
+    work: int
+    lent: int = 0
+    lent_closed: int = 0
+    accepted: int = 0
+    accepted_closed: int = 0
+    started_us: int = 0
+    """Domain time at which the helper's engine began it; 0 before."""
+
+
+class Lease(msgspec.Struct):
+    """The live lease of a link, as last granted or changed."""
+
+    event: LeaseGranted | LeaseChanged
+    granted_us: int
+    """Domain time of the commit that granted or last changed it."""
+
+
+class Enrolled(msgspec.Struct, frozen=True):
+    """A node as an operator enrolled it."""
+
+    public_key: str
+    url: str
+    retired: bool = False
+
+
+class Control(msgspec.Struct):
+    """What operators decided. Control events change nothing else, and facts do not change this: so the two commute."""
+
+    links: dict[LinkId, LinkAdded] = {}
+    by_owner: dict[str, list[LinkId]] = {}
+    """Links of each owner queue, sorted."""
+    by_helper: dict[str, list[LinkId]] = {}
+    """Links to each helper model, sorted."""
+    roster: dict[NodeId, Enrolled] = {}
+    settings: dict[str, int] = {}
+    touched: dict[str, str] = {}
+    """Owner queues whose links changed since the last commit."""
+    touched_all: bool = False
+    """A setting changed: every owner with work is planned again."""
+
+
+class Node(msgspec.Struct):
+    """A node, as its own facts and the master's observations tell it."""
+
+    incarnation: Incarnation = Incarnation("")
+    pseq: int = 0
+    """The newest fact folded."""
+    incomplete: bool = False
+    """A fact is missing: nothing later is folded until the producer sends it again."""
+    late: bool = False
+    """It speaks from its spool; not planned until its next snapshot."""
+    closed: list[Incarnation] = []
+    url: str = ""
+    depth: int = 0
+    models: dict[ModelId, ModelInfo] = {}
+    not_accepting: dict[ModelId, str] = {}
+    draining: bool = False
+    silent_us: int = 0
+    """How long it had been silent at the last observation; 0 when it beats."""
+    health: str = HEALTHY
+    """The health last decided."""
+    parts: list["SnapshotPart"] = []
+    """Parts of a snapshot whose last part has not come."""
+
+
+class SnapshotPart(msgspec.Struct):
+    """One open request of a snapshot in the making."""
+
+    model: ModelId
+    desk: bool
+    request: RequestId
+    state: str
+    work: int
+    lendable: bool
+    age_us: int
+    link: LinkId | None
+    owner: NodeId | None
+
+
+class Orphan(msgspec.Struct, frozen=True):
+    """A request whose owner's process ended; not yet said."""
+
+    node: NodeId
+    model: ModelId
+    request: RequestId
+
+
+class State(msgspec.Struct):
+    """The whole state of the master aggregate."""
+
+    policy: str = POLICY
+    term: int = 0
+    now_us: int = 0
+    """Domain time: a fold over the stored stamps."""
+    stamp_us: int = 0
+    """The newest stamp."""
+    hi: int = 0
+    chi: int = 0
+    nodes: dict[NodeId, Node] = {}
+    queues: dict[str, Queue] = {}
+    fits: dict[str, Fit] = {}
+    control: Control = msgspec.field(default_factory=Control)
+    leases: dict[LinkId, Lease] = {}
+    leased: dict[str, list[LinkId]] = {}
+    """Links with a live lease of each owner queue, sorted."""
+    uses: dict[str, dict[RequestId, SlotUse]] = {}
+    """What is out over each link, by domain.master.slots.use_key."""
+    touched: dict[str, str] = {}
+    """Owner queues that something happened to since their last plan, with the first trigger."""
+    planned_us: dict[str, int] = {}
+    """Domain time of the last plan of each owner that still held work then."""
+    orphans: list[Orphan] = []
+    """Requests whose owner's process ended, not said yet."""
+    silent: dict[NodeId, int] = {}
+    """Nodes whose health is to be looked at again, with their silence."""
+
+
+def owner_key(node: NodeId, model: ModelId) -> str:
+    """Return the key of a node's model: node ids have no slash, so it is unambiguous and sorts by node."""
+    return f"{node}/{model}"
+
+
+def split_key(key: str) -> tuple[NodeId, ModelId]:
+    """Return the node and model of a key."""
+    node, _, model = key.partition("/")
+    return NodeId(node), ModelId(model)
+
+
+_ENCODER: Final = msgspec.msgpack.Encoder(order="deterministic")
+_DECODER: Final = msgspec.msgpack.Decoder(State)
+
+
+def encode_state(state: State) -> bytes:
+    """Return the one byte form of `state`."""
+    return _ENCODER.encode(state)
+
+
+def decode_state(encoded: bytes) -> State:
+    """Return the state in `encoded`; raise msgspec.DecodeError if it is none."""
+    return _DECODER.decode(encoded)
+
+
+def touch(state: State, key: str, trigger: str) -> None:
+    """Mark an owner queue for planning, if it holds work or a lease: else there is nothing to decide."""
+    if key in state.touched:
+        return
+    queue = state.queues.get(key)
+    if (queue is not None and queue.held) or key in state.leased:
+        state.touched[key] = trigger

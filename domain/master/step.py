@@ -1,0 +1,148 @@
+"""One commit as a function of the one before it: fold and `commit` (decide), `replay` (decide again), `follow` (only apply).
+
+The live master folds inputs as they come and cuts a commit whenever a decision follows; a verifier is given the ranges that
+the commit names. Both call the same functions, and both get the same bytes, because folding in pieces or at once is the same.
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from domain.errors import ChainBrokenError, ReplayDiffersError
+from domain.events.commit import GENESIS_DIGEST, Commit, encode_commit, seal
+from domain.ids import Generation
+from domain.master.control import fold_control
+from domain.master.decide import Decided, Head, decide, dirty_owners, evolve, finish, merge_touched
+from domain.master.fold import fold_fact
+from domain.master.inputs import ControlInput, FactOrRejected, Rejected
+from domain.master.state import State, encode_state
+from domain.ports import StoredMessage
+
+
+class Position(msgspec.Struct, frozen=True):
+    """The end of the ledger: what the next commit continues."""
+
+    generation: Generation
+    version: int = 0
+    term: int = 0
+    digest: str = GENESIS_DIGEST
+    hi: int = 0
+    chi: int = 0
+
+
+class Range(msgspec.Struct):
+    """What was folded since the last commit: judged, and as stored (for the digest)."""
+
+    facts: list[StoredMessage] = []
+    control: list[StoredMessage] = []
+    rejected: list[tuple[int, str]] = []
+
+    def messages(self) -> Iterable[StoredMessage]:
+        """Yield the stored messages in the order of the digest: control first, then facts."""
+        yield from self.control
+        yield from self.facts
+
+
+def fold_into(
+    state: State,
+    span: Range,
+    control: Sequence[tuple[ControlInput, StoredMessage]],
+    facts: Sequence[tuple[FactOrRejected, StoredMessage]],
+) -> None:
+    """Fold inputs into the state and note them in the range."""
+    for event, stored in control:
+        fold_control(state, event)
+        span.control.append(stored)
+    for fact, stored in facts:
+        fold_fact(state, fact)
+        span.facts.append(stored)
+        if isinstance(fact, Rejected):
+            span.rejected.append((fact.seq, fact.code))
+
+
+def commit(state: State, position: Position, span: Range, decided: Decided, *, with_state: bool) -> Commit:
+    """Finish the state and return the sealed commit over `span`. `with_state`: carry the digest of the state after it."""
+    finish(state, decided.rest)
+    draft = Commit(
+        version=position.version + 1,
+        generation=position.generation,
+        term=state.term,
+        policy=state.policy,
+        lo=position.hi,
+        hi=state.hi,
+        clo=position.chi,
+        chi=state.chi,
+        n=decided.n,
+        now_us=state.now_us,
+        rejected=tuple(span.rejected),
+        decisions=tuple(decided.decisions),
+        state=state_digest(state) if with_state else "",
+        prev=position.digest,
+        digest="",
+    )
+    return seal(draft, span.messages())
+
+
+def state_digest(state: State) -> str:
+    """Return blake2b-16 over the state's bytes, in hex."""
+    return hashlib.blake2b(encode_state(state), digest_size=16).hexdigest()
+
+
+def after(stored: Commit) -> Position:
+    """Return the position after a commit."""
+    return Position(stored.generation, stored.version, stored.term, stored.digest, stored.hi, stored.chi)
+
+
+def check_chain(position: Position, stored: Commit) -> None:
+    """Check that `stored` continues `position`.
+
+    Raises:
+        ChainBrokenError: its version, ranges or prev do not.
+    """
+    expected = (position.version + 1, position.hi, position.chi, position.digest)
+    found = (stored.version, stored.lo, stored.clo, stored.prev)
+    if expected != found:
+        raise ChainBrokenError(
+            f"commit {stored.version}: continues (version, lo, clo, prev) {found}, expected {expected}"
+        )
+
+
+def replay(state: State, position: Position, stored: Commit, span: Range) -> Commit:
+    """Decide again what `stored` decided, from the inputs of its range (already folded), and return the commit that results.
+
+    Raises:
+        ReplayDiffersError: other bytes result.
+    """
+    decided = decide(state, Head(stored.generation, stored.version), stored.n)
+    again = commit(state, position, span, decided, with_state=bool(stored.state))
+    if encode_commit(again) != encode_commit(stored):
+        raise ReplayDiffersError(f"commit {stored.version}: {difference(again, stored)}")
+    return again
+
+
+def difference(again: Commit, stored: Commit) -> str:
+    """Return the first field in which two commits differ, with both sides, in one line."""
+    for name in Commit.__struct_fields__:
+        left, right = getattr(again, name), getattr(stored, name)
+        if left == right:
+            continue
+        if name == "decisions":
+            for index, (mine, theirs) in enumerate(zip(left, right, strict=False)):
+                if mine != theirs:
+                    return f"decision {index}: decided {mine!r}, stored {theirs!r}"
+            return f"decisions: decided {len(left)}, stored {len(right)}"
+        return f"{name}: decided {left!r}, stored {right!r}"
+    return "the bytes differ, though every field is equal"
+
+
+def follow(state: State, stored: Commit) -> None:
+    """Apply a stored commit's decisions to a state that has folded its range: what a standby does; it never decides.
+
+    The dirty owners are computed as the decider did, so that the state is the same to the last bit.
+    """
+    merge_touched(state)
+    rest = dirty_owners(state)[stored.n :]
+    for decision in stored.decisions:
+        evolve(state, decision)
+    finish(state, rest)
