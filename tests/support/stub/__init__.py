@@ -61,10 +61,10 @@ def stub_command(
 
 @contextlib.asynccontextmanager
 async def stub_engine(
-    *, model: str = "stub", slots: int = 1, first_byte_us: int = 0, chunk_us: int = 0, chunks: int = 16
+    *, port: int = 0, model: str = "stub", slots: int = 1, first_byte_us: int = 0, chunk_us: int = 0, chunks: int = 16
 ) -> AsyncIterator[Engine]:
-    """Run a stub engine on a free port while the block runs."""
-    port = free_port()
+    """Run a stub engine (at a free port if it is 0) while the block runs."""
+    port = port or free_port()
     command = stub_command(
         port, model=model, slots=slots, first_byte_us=first_byte_us, chunk_us=chunk_us, chunks=chunks
     )
