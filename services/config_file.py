@@ -32,6 +32,7 @@ def load_config(
     *,
     data: Path | None = None,
     overrides: Mapping[str, object] | None = None,
+    defaults: Mapping[str, object] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Config:
     """Return the whole configuration, checked.
@@ -40,6 +41,7 @@ def load_config(
         path: the file (`--config`); None takes `LEASEWAY_CONFIG`, then `leaseway.toml` of the working directory if it is there.
         data: the data directory (`--data`); None takes `LEASEWAY_DATA`, then `$XDG_DATA_HOME/leaseway`.
         overrides: what the command line says, by dotted key, such as `{"http.port": 8000}`.
+        defaults: what this process takes where nobody says anything, by dotted key.
         environment: the variables; None takes the process' own.
 
     Raises:
@@ -48,7 +50,12 @@ def load_config(
     variables = os.environ if environment is None else environment
     sources = _Sources()
     tree = _read_file(path, variables, sources)
-    _lay_over(tree, sources, "command line", {**(overrides or {})}, onto=_read_environment(variables))
+    for key, value in (defaults or {}).items():
+        _put_default(tree, key, value)
+    for key, (variable, text) in _read_environment(variables).items():
+        _put(tree, key, text, sources, f"environment {variable}")
+    for key, value in (overrides or {}).items():
+        _put(tree, key, value, sources, "command line")
     config: Config = _convert_table(tree, Config, "", sources)
     config = msgspec.structs.replace(config, data=(data or default_data(variables)).absolute())
     for problem in problems(config):
@@ -107,10 +114,18 @@ class _Sources:
         return self.of(key).startswith("environment ")
 
 
+def config_path(path: Path | None, variables: Mapping[str, str] = os.environ) -> Path | None:
+    """Return the file that is read: `path`, else what `LEASEWAY_CONFIG` names, else `leaseway.toml` here if it is there."""
+    if path is not None:
+        return path
+    if named := variables.get("LEASEWAY_CONFIG"):
+        return Path(named)
+    return Path(CONFIG_NAME) if Path(CONFIG_NAME).is_file() else None
+
+
 def _read_file(path: Path | None, variables: Mapping[str, str], sources: _Sources) -> dict[str, Any]:
-    stated = path or (Path(variables["LEASEWAY_CONFIG"]) if variables.get("LEASEWAY_CONFIG") else None)
-    found = stated or Path(CONFIG_NAME)
-    if stated is None and not found.is_file():
+    found = config_path(path, variables)
+    if found is None:
         return {}
     sources.file = str(found)
     try:
@@ -154,19 +169,11 @@ def _leaf_keys(table: type[msgspec.Struct], prefix: str) -> Iterator[str]:
             yield prefix + field.name
 
 
-def _lay_over(
-    tree: dict[str, Any],
-    sources: _Sources,
-    source: str,
-    values: Mapping[str, object],
-    *,
-    onto: dict[str, tuple[str, str]],
-) -> None:
-    """Put the environment (`onto`), then `values`, over the file's tree."""
-    for key, (variable, text) in onto.items():
-        _put(tree, key, text, sources, f"environment {variable}")
-    for key, value in values.items():
-        _put(tree, key, value, sources, source)
+def _put_default(tree: dict[str, Any], key: str, value: object) -> None:
+    table, leaf = key.split(".")
+    inner = tree.setdefault(table, {})
+    if isinstance(inner, dict):
+        inner.setdefault(leaf, value)
 
 
 def _put(tree: dict[str, Any], key: str, value: object, sources: _Sources, source: str) -> None:

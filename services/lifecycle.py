@@ -79,13 +79,13 @@ def configure_logging(process: str, stream: TextIO | None = None, level: str = "
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
 
-def run_service(process: str, run: Run, config: Config, *, supervised: bool = False) -> int:
+def run_service(process: str, run: Run, config: Config, *, supervised: bool = False, level: str = "") -> int:
     """Run one process until it ends or is asked to, and return its exit code.
 
     SIGTERM and SIGINT ask it to drain; a second one ends it at once. When supervised, the end of standard input asks it to
     drain as well: the supervisor is gone.
     """
-    configure_logging(process)
+    configure_logging(process, level=level)
     try:
         return asyncio.run(_until_stopped(process, run, config, supervised=supervised))
     except Exception as error:  # noqa: BLE001  # a process' outermost point: one line, one exit code

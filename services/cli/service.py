@@ -20,9 +20,8 @@ _PORTS = {"gateway": 8000, "node": 8100, "projector": 8200, "master": 8300}
 
 def run(parsed: argparse.Namespace) -> int:
     """Run the service that `parsed` names and return its exit code."""
-    config = load_config(parsed.config, data=parsed.data, overrides=_overrides(parsed))
-    if not config.http.port and parsed.port is None:
-        config = msgspec.structs.replace(config, http=msgspec.structs.replace(config.http, port=_PORTS[parsed.service]))
+    defaults = {"http.port": _PORTS[parsed.service]}
+    config = load_config(parsed.config, data=parsed.data, overrides=_overrides(parsed), defaults=defaults)
     if parsed.service == "node":
         config = _for_node(config, parsed)
     service = importlib.import_module(f"services.{parsed.service}.main")

@@ -182,3 +182,12 @@ def test_the_data_directory_follows_xdg():
 
 def test_every_plain_key_has_a_variable():
     assert {"LEASEWAY_CLUSTER_TOKEN", "LEASEWAY_HTTP_LIMITS_DRAIN_S", "LEASEWAY_DATA"} <= set(environment_names())
+
+
+def test_a_process_may_have_defaults_of_its_own_that_everybody_else_beats(tmp_path):
+    file = tmp_path / "leaseway.toml"
+    file.write_text("[http]\nport = 7\n")
+    own = {"http.port": 8000, "bus.durability": "relaxed"}
+    config = load_config(file, defaults=own, environment={})
+    assert (config.http.port, config.bus.durability) == (7, "relaxed")
+    assert load_config(file, defaults=own, environment={"LEASEWAY_BUS_DURABILITY": "strict"}).bus.durability == "strict"

@@ -1,0 +1,69 @@
+"""How a command reaches the running processes: over HTTP, where the data directory or the configuration says they are."""
+
+import argparse
+import json
+from typing import Any, Final, NamedTuple
+
+import aiohttp
+
+from domain.errors import BadConfigError, UnreachableError
+from services.config import Config
+from services.config_file import load_config
+from services.data_directory import Endpoints, check_data, holder_of, read_endpoints
+
+_TIMEOUT_S: Final = 10.0
+
+
+class Here(NamedTuple):
+    """What a command knows before it asks anybody."""
+
+    config: Config
+    endpoints: Endpoints
+
+    def start_hint(self) -> str:
+        """Return how to start what is not there."""
+        if holder_of(self.config.data) is not None:
+            return f"`leaseway up` holds {self.config.data}, it may be restarting: see {self.config.data / 'logs'}"
+        return "start it with `leaseway up`"
+
+
+def here(parsed: argparse.Namespace) -> Here:
+    """Return configuration and endpoints for a command that looks at a running cluster.
+
+    Raises:
+        BadConfigError: the configuration, or the data directory, is not one of this version.
+    """
+    config = load_config(parsed.config, data=parsed.data)
+    check_data(config.data)
+    return Here(config, read_endpoints(config.data))
+
+
+async def get(place: Here, who: str, url: str, path: str, query: dict[str, str] | None = None) -> Any:
+    """Return the JSON that `who` answers at `url` + `path`.
+
+    Raises:
+        UnreachableError: it does not answer, or says that it cannot now.
+        BadConfigError: it refuses the question.
+    """
+    timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
+    try:
+        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url + path, params=query) as answer:
+            text = await answer.text()
+    except (aiohttp.ClientError, TimeoutError, OSError):
+        raise UnreachableError(f"{who} {url}: cannot be reached; {place.start_hint()}") from None
+    if answer.status >= 500:
+        raise UnreachableError(f"{who} {url}: answers {answer.status} to {path}: {text[:200]}")
+    if answer.status >= 400:
+        raise BadConfigError(f"{who} {url}: refuses {path}: {text[:200]}")
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise UnreachableError(
+            f"{who} {url}: answers {path} with something that is not JSON; is it leaseway's?"
+        ) from None
+
+
+async def master_state(place: Here) -> dict[str, Any]:
+    """Return the master's folded state."""
+    state: dict[str, Any] = await get(place, "master", place.endpoints.master, "/admin/v1/state")
+    return state

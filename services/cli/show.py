@@ -1,0 +1,112 @@
+"""What a command prints: tables for a person at a terminal, one JSON object a line for everybody else."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+Row = Mapping[str, Any]
+_US_PER: Final = (("d", 86_400_000_000), ("h", 3_600_000_000), ("min", 60_000_000), ("s", 1_000_000), ("ms", 1_000))
+
+
+class Output:
+    """Prints rows the one way or the other, by `--json` and by what standard output is."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self.as_json = as_json or not sys.stdout.isatty()
+
+    def rows(self, title: str, rows: Sequence[Row], columns: Mapping[str, str], *, none: str = "none") -> None:
+        """Print `rows`: whole as JSON, or the `columns` (key -> heading) as a table; `none` stands for an empty one."""
+        if self.as_json:
+            for row in rows:
+                self.line(row)
+        else:
+            _print_table(title, rows, columns, none)
+
+    def line(self, row: Row) -> None:
+        """Print one row as JSON."""
+        sys.stdout.write(msgspec.json.encode(row).decode() + "\n")
+        sys.stdout.flush()
+
+    def say(self, text: str, row: Row) -> None:
+        """Print `text` for a person, `row` for a program."""
+        if self.as_json:
+            self.line(row)
+        else:
+            sys.stdout.write(text + "\n")
+            sys.stdout.flush()
+
+
+def _print_table(title: str, rows: Sequence[Row], columns: Mapping[str, str], none: str) -> None:
+    from rich.console import Console  # noqa: PLC0415  # 60 ms that a piped command does without
+    from rich.table import Table  # noqa: PLC0415
+
+    console = Console(highlight=False)
+    if not rows:
+        console.print(f"{title}: {none}")
+        return
+    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
+    for key, heading in columns.items():
+        number = all(isinstance(row.get(key), int | float) for row in rows)
+        table.add_column(heading, justify="right" if number else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(cell(key, row.get(key)) for key in columns))
+    console.print(table)
+
+
+def cell(key: str, value: object) -> str:
+    """Return `value` as a cell: durations (`..._us`) in their unit, lists with commas, nothing as a dash."""
+    if value is None or value in ("", (), []):
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if key.endswith("_us") and isinstance(value, int):
+        return duration(value)
+    if isinstance(value, list | tuple):
+        return ", ".join(str(item) for item in value)
+    return _escape(str(value))
+
+
+def _escape(text: str) -> str:
+    return text.replace("[", r"\[")
+
+
+def duration(us: int) -> str:
+    """Return microseconds as people read them: `1.25 s`; a negative one is unknown."""
+    if us < 0:
+        return "-"
+    for unit, size in _US_PER:
+        if us >= size:
+            return f"{us / size:.3g} {unit}"
+    return f"{us} us"
+
+
+def note(text: str) -> None:
+    """Say something beside the result, on standard error."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+class Waiting:
+    """A spinner on standard error that says what is being waited for, if a person looks at it. Call it with the text."""
+
+    def __init__(self) -> None:
+        self._status: Any = None
+
+    def __call__(self, text: str) -> None:
+        """Show `text`; where nobody looks, say nothing."""
+        if not sys.stderr.isatty():
+            return
+        if self._status is None:
+            from rich.console import Console  # noqa: PLC0415  # as above
+
+            self._status = Console(stderr=True, highlight=False).status(text)
+            self._status.start()
+        self._status.update(text)
+
+    def done(self) -> None:
+        """Take it away."""
+        if self._status is not None:
+            self._status.stop()
+            self._status = None

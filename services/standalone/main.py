@@ -1,0 +1,207 @@
+"""`leaseway up`: every process on one machine, started in order, kept running, stopped in reverse order."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+from adapters.clock import SystemClock, random_fraction
+from domain.errors import BadConfigError, LeasewayError
+from services.config import Config
+from services.config_file import OWN_COMMAND, stated_nodes
+from services.config_rules import missing_programs
+from services.data_directory import Endpoints, write_endpoints
+from services.standalone.bus import BusChild, end_leftover, leftover
+from services.standalone.child import KILL_S, Child, ProcessChild
+from services.standalone.ports import HOST, Ports, endpoints, require_free
+from services.standalone.provisioning import provision_all
+
+BACKOFF_FIRST_S: Final = 0.2
+BACKOFF_MAX_S: Final = 10.0
+HEALTHY_S: Final = 30.0
+"""A process that lived this long starts its back-off anew."""
+_LEFTOVER_S: Final = 10.0
+
+Progress = Callable[[str], None]
+_LOG = logging.getLogger(__name__)
+
+
+class Standalone:
+    """All processes of one machine. `start`, then `keep` as long as they should run, then `stop`."""
+
+    def __init__(self, config: Config, ports: Ports, *, config_path: Path | None = None) -> None:
+        self.config, self.ports = config, ports
+        self.nodes = stated_nodes(config)
+        self.endpoints: Endpoints = endpoints(ports, self.nodes)
+        self._config_path = config_path
+        self._started: list[tuple[Child, ...]] = []
+
+    def check(self) -> None:
+        """Return if everything can be started; nothing has been changed.
+
+        Raises:
+            BadConfigError: no node is stated, or an engine's program is not on this machine.
+        """
+        if not self.nodes:
+            raise BadConfigError(
+                "nodes: at least one must be stated as [node] or [[nodes]], got none; see docs/start.md, or try `leaseway demo`"
+            )
+        for node in self.nodes:
+            if not node.models:
+                raise BadConfigError(f"node {node.id}: models: must hold at least one, got none; see docs/start.md")
+            for problem in missing_programs(node):
+                if problem.value != "leaseway":
+                    raise BadConfigError(f"{problem.key}: {problem.rule}, got {problem.value!r}")
+
+    async def start(self, progress: Progress) -> None:
+        """Start everything in order; `progress` is told what is being waited for.
+
+        Raises:
+            LeasewayError: something did not start; what had started has been stopped again.
+        """
+        await self._make_room()
+        try:
+            for what, children in self._stages():
+                progress(f"starting {what}")
+                self._started.append(children)
+                async with asyncio.TaskGroup() as group:
+                    for child in children:
+                        group.create_task(self._start_one(child))
+                if what == "nats-server":
+                    progress("provisioning")
+                    await provision_all(self.config, self.endpoints)
+        except BaseException:
+            await self.stop(grace_s=KILL_S)
+            raise
+        write_endpoints(self.config.data, self.endpoints)
+
+    async def keep(self) -> None:
+        """Start again whatever ends, with back-off, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for children in self._started:
+                for child in children:
+                    group.create_task(self._keep_one(child))
+
+    async def stop(self, *, grace_s: float) -> None:
+        """Stop everything in reverse order of start; each stage has `grace_s` to drain."""
+        while self._started:
+            children = self._started.pop()
+            await asyncio.gather(*(child.stop(grace_s) for child in children))
+
+    def pids(self) -> dict[str, int]:
+        """Return the process id of every child that runs, by name."""
+        return {child.name: child.pid for children in self._started for child in children if child.pid is not None}
+
+    async def _make_room(self) -> None:
+        """End what a killed supervisor left behind, then see that every port is free."""
+        pid = leftover(self.config.data)
+        if pid is None:
+            return require_free(self.ports)
+        _LOG.warning("leftover_ended", extra={"pid": pid})
+        end_leftover(pid)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LEFTOVER_S):
+                while not _are_free(self.ports):  # noqa: ASYNC110  # the kernel tells nobody when a port is free
+                    await asyncio.sleep(0.05)
+        return require_free(self.ports)
+
+    def _stages(self) -> Sequence[tuple[str, tuple[Child, ...]]]:
+        ports = self.ports
+        bus = BusChild(self.config.data, cluster=self.config.cluster.name, port=ports.nats, monitor_port=ports.monitor)
+        return (
+            ("nats-server", (bus,)),
+            ("projector", (self._service("projector", ports.projector),)),
+            ("master", (self._service("master", ports.master),)),
+            ("nodes", tuple(self._node(at) for at in range(len(self.nodes)))),
+            ("gateway", (self._service("gateway", ports.gateway, host=self.config.http.host),)),
+        )
+
+    def _node(self, at: int) -> ProcessChild:
+        node, engines = self.nodes[at].id, self.ports.engines[at]
+        extra = ["--node", node, *(["--engine-ports", str(engines[0])] if engines else [])]
+        return self._service("node", self.ports.nodes[at], *extra, name=f"node-{node}")
+
+    def _service(self, kind: str, port: int, *extra: str, host: str = HOST, name: str = "") -> ProcessChild:
+        config = ["--config", str(self._config_path)] if self._config_path is not None else []
+        where = ["--data", str(self.config.data), "--host", host, "--port", str(port), "--bus", self.endpoints.nats]
+        command = [*OWN_COMMAND, kind, "--supervised", *config, *where, *extra]
+        return ProcessChild(name or kind, command, self.config.data / "logs" / f"{name or kind}.log")
+
+    async def _start_one(self, child: Child) -> None:
+        clock = SystemClock()
+        began_us = clock.monotonic_us()
+        url = await child.start()
+        took_ms = (clock.monotonic_us() - began_us) // 1000
+        _LOG.info("child_ready", extra={"child": child.name, "pid": child.pid, "url": url, "took_ms": took_ms})
+
+    async def _keep_one(self, child: Child) -> None:
+        clock, delay_s = SystemClock(), BACKOFF_FIRST_S
+        while True:
+            began_us = clock.monotonic_us()
+            code = await child.ended()
+            if clock.monotonic_us() - began_us > HEALTHY_S * 1e6:
+                delay_s = BACKOFF_FIRST_S
+            _LOG.warning("child_ended", extra={"child": child.name, "code": code, "again_in_s": round(delay_s, 2)})
+            await asyncio.sleep(delay_s * (0.5 + random_fraction()))
+            delay_s = min(delay_s * 2, BACKOFF_MAX_S)
+            try:
+                await self._start_one(child)
+            except LeasewayError as error:
+                _LOG.error("child_not_ready", extra={"child": child.name, "why": str(error)})
+
+
+def _are_free(ports: Ports) -> bool:
+    try:
+        require_free(ports)
+    except LeasewayError:
+        return False
+    return True
+
+
+class StoppedEarlyError(Exception):
+    """Asked to stop before everything had started; all of it is stopped again."""
+
+
+@asynccontextmanager
+async def running(
+    standalone: Standalone, progress: Progress, stop: asyncio.Event | None = None
+) -> AsyncIterator[Endpoints]:
+    """Have everything run and kept running as long as the block lasts.
+
+    A cancelled block stops everything at once, any other end drains. `stop` ends the start.
+
+    Raises:
+        StoppedEarlyError: `stop` was set while everything was being started.
+        LeasewayError: something did not start.
+    """
+    standalone.check()
+    await _start_or_stop(standalone, progress, stop or asyncio.Event())
+    keeper = asyncio.ensure_future(standalone.keep())
+    grace_s = standalone.config.http.limits.drain_s + KILL_S
+    try:
+        yield standalone.endpoints
+    except asyncio.CancelledError:
+        grace_s = 0.0
+        raise
+    finally:
+        keeper.cancel()
+        await asyncio.gather(keeper, return_exceptions=True)
+        progress("stopping")
+        await standalone.stop(grace_s=grace_s)
+
+
+async def _start_or_stop(standalone: Standalone, progress: Progress, stop: asyncio.Event) -> None:
+    starting, asked = asyncio.ensure_future(standalone.start(progress)), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait((starting, asked), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        asked.cancel()
+        if not starting.done():
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+    if starting.cancelled():
+        raise StoppedEarlyError
+    await starting
