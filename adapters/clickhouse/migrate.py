@@ -1,0 +1,72 @@
+"""Brings a database to the schema of this release, one numbered step after the other."""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Protocol
+
+from adapters.clickhouse.store import Store
+from domain.errors import BrokenSetupError
+
+_BOOK = """\
+CREATE TABLE IF NOT EXISTS schema_migrations (
+  number UInt32, name String, digest String, applied DateTime('UTC') DEFAULT now()
+) ENGINE = ReplacingMergeTree ORDER BY number
+COMMENT 'Steps that were taken to this schema'"""
+
+
+class Step(Protocol):
+    """One migration. Its statements may run twice: a crash may come between them and their entry in the book."""
+
+    @property
+    def number(self) -> int:
+        """Its place, from 1, without gaps."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """What it does."""
+        ...
+
+    @property
+    def statements(self) -> tuple[str, ...]:
+        """SQL, in order."""
+        ...
+
+
+def digest_of(step: Step) -> str:
+    """Return the digest of a step's statements, in hex: a released step never changes."""
+    return hashlib.blake2b("\0".join(step.statements).encode(), digest_size=16).hexdigest()
+
+
+def migrate(store: Store, steps: Sequence[Step]) -> int:
+    """Take the steps that `store` lacks and return the number of the newest one.
+
+    Raises:
+        BrokenSetupError: the database is of a newer release, or was made by another text of one of these steps.
+        StoreError: ClickHouse refused a statement.
+    """
+    store.command(_BOOK)
+    taken = {row["number"]: row["digest"] for row in store.query("SELECT number, digest FROM schema_migrations FINAL")}
+    newest = steps[-1].number
+    if taken and max(taken) > newest:
+        raise BrokenSetupError(
+            f"clickhouse {store.shown}: schema must be {newest} or older, it is {max(taken)}: a newer release wrote it"
+        )
+    for step in steps:
+        known = taken.get(step.number)
+        if known is None:
+            _take(store, step)
+        elif known != digest_of(step):
+            raise BrokenSetupError(
+                f"clickhouse {store.shown}: schema step {step.number} ({step.name}) must be this release's, it is another"
+            )
+    return newest
+
+
+def _take(store: Store, step: Step) -> None:
+    for statement in step.statements:
+        store.command(statement)
+    digest = digest_of(step)
+    store.insert(
+        "schema_migrations", ("number", "name", "digest"), [(step.number, step.name, digest)], token=f"step:{digest}"
+    )

@@ -1,0 +1,97 @@
+"""What the projector notes beside the rows: which life of each stream it reads, how far, and what was gone."""
+
+from typing import Final
+
+import msgspec
+
+from adapters.clickhouse.store import Store
+from domain.errors import BadConfigError
+
+_STATE: Final = ("stream", "epoch", "last_seq", "written_ns", "cluster", "created_ns")
+_GAP: Final = ("stream", "epoch", "first_seq", "last_seq", "seen_ns")
+
+
+class Note(msgspec.Struct, frozen=True, kw_only=True):
+    """How far one life of one stream was projected."""
+
+    stream: str
+    epoch: int
+    created_ns: int
+    """When the stream was made."""
+    last_seq: int
+
+
+class Head(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest commit in the tables."""
+
+    seq: int
+    """Newest message of the ledger, also if its commit does not count."""
+    generation: str
+    version: int
+    digest: str
+    """Of the newest commit that counts."""
+
+
+class Notes:
+    """Reads and writes the projector's notes of one cluster."""
+
+    def __init__(self, store: Store, cluster: str) -> None:
+        self._store, self._cluster = store, cluster
+
+    def check_cluster(self) -> None:
+        """Return if the tables are this cluster's, or nobody's yet.
+
+        Raises:
+            BadConfigError: they are about another cluster; mixing two would make both useless.
+        """
+        known = [row["cluster"] for row in self._store.query("SELECT DISTINCT cluster FROM projector_state ORDER BY 1")]
+        if known and known != [self._cluster]:
+            raise BadConfigError(
+                f"clickhouse {self._store.shown}: database {self._store.database} must be of cluster {self._cluster}, "
+                f"it is of {', '.join(known)}"
+            )
+
+    def newest(self, stream: str) -> Note | None:
+        """Return the note of the newest life of `stream`; None if it was never read."""
+        found = self._store.query(
+            "SELECT epoch, created_ns, last_seq FROM projector_state FINAL WHERE stream = {stream:String} "
+            "ORDER BY epoch DESC LIMIT 1",
+            {"stream": stream},
+        )
+        return Note(stream=stream, **found[0]) if found else None
+
+    def write(self, note: Note, *, now_ns: int) -> None:
+        """Keep `note`; the newest one of a life holds."""
+        row = (note.stream, note.epoch, note.last_seq, now_ns, self._cluster, note.created_ns)
+        token = f"{note.stream}:{note.epoch}:{note.last_seq}:{now_ns}"
+        self._store.insert("projector_state", _STATE, [row], token=token)
+
+    def add_gap(self, stream: str, epoch: int, first: int, last: int, *, now_ns: int) -> None:
+        """Keep that messages `first` to `last` were gone."""
+        row = (stream, epoch, first, last, now_ns)
+        self._store.insert("gaps", _GAP, [row], token=f"{stream}:{epoch}:{first}-{last}")
+
+    def gaps(self) -> list[dict[str, object]]:
+        """Return the newest 100 gaps."""
+        return self._store.query(
+            "SELECT stream, epoch, first_seq, last_seq FROM gaps FINAL ORDER BY seen_ns DESC LIMIT 100"
+        )
+
+    def stamp_of(self, stream: str, epoch: int, seq: int) -> int | None:
+        """Return the stamp of a message that was projected; None if its row is not there (any more)."""
+        found = self._store.query(
+            "SELECT at_ns FROM events WHERE stream = {stream:String} AND epoch = {epoch:UInt32} AND seq = {seq:UInt64} "
+            "LIMIT 1",
+            {"stream": stream, "epoch": epoch, "seq": seq},
+        )
+        return int(found[0]["at_ns"]) if found else None
+
+    def head(self, stream: str, epoch: int) -> Head | None:
+        """Return the newest commit of one life of the ledger; None if no commit is there."""
+        found = self._store.query(
+            "SELECT max(seq) AS seq, argMaxIf(generation, seq, NOT void) AS generation, "
+            "argMaxIf(version, seq, NOT void) AS version, argMaxIf(digest, seq, NOT void) AS digest "
+            "FROM commits WHERE stream = {stream:String} AND epoch = {epoch:UInt32}",
+            {"stream": stream, "epoch": epoch},
+        )
+        return Head(**found[0]) if found and found[0]["seq"] else None

@@ -1,0 +1,219 @@
+"""ClickHouse behind one class: embedded in this process (`chdb:///dir`) or a server (`http://user:password@host:8123/database`).
+
+Everything here blocks; callers run it in a thread. One client writes, a few read, so that a slow query never holds up an insert.
+The driver is an extra: it is imported when a store is opened, and nowhere else.
+"""
+
+import queue
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import SplitResult, urlsplit
+from xml.sax.saxutils import escape
+
+from domain.errors import BadConfigError, DataInUseError, StoreAwayError, StoreError
+
+DATABASE: Final = "leaseway"
+MEMORY_BYTES: Final = 1024 * 1024 * 1024
+"""Cap of an embedded engine's own accounting; it was seen to take 3.4 GB for one query without."""
+READ_SECONDS_MAX: Final = 10
+READ_BYTES_MAX: Final = 512 * 1024 * 1024
+CONNECT_S, ANSWER_S = 5, 60
+
+Parameters = Mapping[str, object]
+
+
+class Store:
+    """One database of one ClickHouse. Made by `open_store`."""
+
+    def __init__(self, shown: str, database: str, writer: Any, readers: Sequence[Any]) -> None:
+        self.shown, self.database = shown, database
+        """Where it is, without secrets."""
+        self._writer = writer
+        self._writing = threading.Lock()
+        self._contexts: dict[str, Any] = {}
+        self._readers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._clients = (writer, *readers)
+        for reader in readers:
+            self._readers.put(reader)
+
+    @property
+    def server_version(self) -> str:
+        """Return ClickHouse's own version."""
+        return str(self._writer.server_version)
+
+    def command(self, statement: str) -> None:
+        """Run a statement that gives no rows.
+
+        Raises:
+            StoreError: it was refused, or (StoreAwayError) ClickHouse is not there.
+        """
+        with self._writing, _translated(self.shown):
+            self._writer.command(statement)
+
+    def insert(self, table: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, token: str) -> None:
+        """Insert `rows` as one part; of several inserts with one `token`, one counts.
+
+        Raises:
+            StoreError: it was refused, or (StoreAwayError) whether it was taken is unknown.
+        """
+        with self._writing, _translated(self.shown):
+            try:
+                context = self._contexts.get(table)
+                if context is None:
+                    context = self._writer.create_insert_context(table, column_names=list(columns))
+                    self._contexts[table] = context
+                self._writer.insert(
+                    data=rows,
+                    context=context,
+                    settings={
+                        "insert_deduplication_token": token,
+                        # off on servers before 26: a view's target would count a repeated insert twice
+                        "deduplicate_blocks_in_dependent_materialized_views": 1,
+                    },
+                )
+            except BaseException:
+                self._contexts.clear()  # a context may hold half of what failed
+                raise
+
+    def query(
+        self, statement: str, parameters: Parameters | None = None, *, raw: Sequence[str] = ()
+    ) -> list[dict[str, Any]]:
+        """Return the rows of `statement`, each by column name; the columns `raw` come as bytes.
+
+        Values reach ClickHouse only as `parameters`, which `statement` names as `{name:Type}`.
+
+        Raises:
+            StoreError: it was refused or too heavy, or (StoreAwayError) ClickHouse is not there.
+        """
+        try:
+            reader = self._readers.get(timeout=READ_SECONDS_MAX)
+        except queue.Empty:
+            raise StoreError(f"clickhouse {self.shown}: every reader is busy for {READ_SECONDS_MAX} s") from None
+        try:
+            with _translated(self.shown):
+                result = reader.query(
+                    statement,
+                    parameters=dict(parameters or {}),
+                    settings={"max_execution_time": READ_SECONDS_MAX, "max_memory_usage": READ_BYTES_MAX},
+                    column_formats=dict.fromkeys(raw, "bytes"),
+                )
+                return [dict(zip(result.column_names, row, strict=True)) for row in result.result_rows]
+        finally:
+            self._readers.put(reader)
+
+    def close(self) -> None:
+        """Let go of ClickHouse; an embedded engine ends with its last client."""
+        with self._writing:
+            for client in self._clients:
+                client.close()
+
+
+def open_store(dsn: str, *, database: str = "", memory_bytes: int = MEMORY_BYTES, readers: int = 2) -> Store:
+    """Return the store at `dsn`, its database made if it was not there.
+
+    `database`: default is the one that an http dsn names in its path, else `leaseway`.
+
+    Raises:
+        BadConfigError: the dsn is none, or its driver is not installed.
+        DataInUseError: another process holds the embedded engine's directory.
+        StoreAwayError: no server answers there.
+    """
+    parts = _checked(dsn)
+    shown = _shown(parts)
+    get_client = _driver(dsn, shown)
+    options: dict[str, Any]
+    if parts.scheme == "chdb":
+        options = {"interface": "chdb", "path": parts.path, "chdb_options": _embedded(Path(parts.path), memory_bytes)}
+    else:
+        options = {"dsn": parts._replace(path="").geturl(), "autogenerate_session_id": False}
+        options |= {"connect_timeout": CONNECT_S, "send_receive_timeout": ANSWER_S}
+        database = database or parts.path.strip("/")
+    database = database or DATABASE
+    with _translated(shown):
+        first = get_client(**options)
+        try:
+            first.command(f"CREATE DATABASE IF NOT EXISTS {_quoted(database)}")
+            writer, *others = [get_client(**options, database=database) for _ in range(1 + readers)]
+        finally:
+            first.close()
+    return Store(shown, database, writer, others)
+
+
+def _checked(dsn: str) -> SplitResult:
+    try:
+        parts = urlsplit(dsn)
+        port_fits = parts.port is None or parts.port > 0
+    except ValueError:
+        raise BadConfigError("clickhouse.dsn: must be a URL, its host or port cannot be read") from None
+    if parts.scheme == "chdb" and (parts.netloc or len(parts.path) < 2):
+        raise BadConfigError(f"clickhouse.dsn: must name an absolute directory (chdb:///dir), got {_shown(parts)!r}")
+    if parts.scheme not in {"chdb", "http", "https"} or not port_fits:
+        raise BadConfigError(f"clickhouse.dsn: must begin with chdb://, http:// or https://, got {_shown(parts)!r}")
+    return parts
+
+
+def _shown(parts: SplitResult) -> str:
+    """Return a dsn without user and password."""
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host}{parts.path}"[:200]
+
+
+def _driver(dsn: str, shown: str) -> Any:
+    embedded = dsn.startswith("chdb:")
+    try:
+        from clickhouse_connect import get_client  # noqa: PLC0415  # an extra: a node or gateway runs without it
+
+        if embedded:
+            import chdb  # noqa: F401, PLC0415  # the same
+    except ImportError as error:
+        extra = "embedded" if embedded else "clickhouse"
+        missing = error.name or "clickhouse_connect"
+        raise BadConfigError(
+            f"clickhouse {shown}: needs the package {missing}, which is not installed: pip install 'leaseway[{extra}]'"
+        ) from None
+    return get_client
+
+
+def _embedded(directory: Path, memory_bytes: int) -> dict[str, str]:
+    """Return the engine's options: a configuration file beside its data, since it takes limits from nowhere else."""
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    settings = {
+        "max_server_memory_usage": memory_bytes,
+        "mark_cache_size": 64 * 1024 * 1024,
+        "background_pool_size": 2,
+        "background_schedule_pool_size": 4,
+    }
+    lines = "".join(f"  <{name}>{escape(str(value))}</{name}>\n" for name, value in settings.items())
+    file = directory / "leaseway.xml"
+    file.write_text(f"<clickhouse>\n{lines}</clickhouse>\n", encoding="utf-8")
+    return {"config-file": str(file)}
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("\\", "\\\\").replace("`", "\\`") + "`"
+
+
+@contextmanager
+def _translated(shown: str) -> Iterator[None]:
+    """Raise what the driver raises as an error of ours."""
+    from clickhouse_connect.driver import exceptions  # noqa: PLC0415  # as in _driver
+
+    try:
+        yield
+    except (exceptions.OperationalError, exceptions.StreamFailureError, OSError) as error:
+        raise StoreAwayError(f"clickhouse {shown}: {_reason(error)}") from error
+    except exceptions.ProgrammingError as error:
+        if "Error initializing EmbeddedServer" in str(error):
+            raise DataInUseError(f"clickhouse {shown}: another process holds this directory") from None
+        raise StoreError(f"clickhouse {shown}: {_reason(error)}") from error
+    except exceptions.ClickHouseError as error:
+        code = getattr(error, "code", None)
+        raise StoreError(f"clickhouse {shown}: {_reason(error)}", code=code if isinstance(code, int) else 0) from error
+
+
+def _reason(error: Exception) -> str:
+    """Return the first 300 characters of what went wrong, on one line."""
+    return " ".join(str(error).split())[:300] or type(error).__name__
