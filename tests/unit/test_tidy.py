@@ -82,6 +82,10 @@ def test_the_check_for_outside_names_sees_each_kind(line: str):
     assert list(tidy.outside_names(ROOT / "x", line))
 
 
+def test_links_between_pages_lead_somewhere():
+    told([f for path in tidy.tracked_files() if path.suffix == ".md" for f in tidy.dead_links(path)])
+
+
 def test_changelog_fragments_can_be_printed_as_they_are():
     fragments = (path for path in sorted((ROOT / "docs/changes").iterdir()) if not path.name.startswith("."))
     told([finding for path in fragments for finding in tidy.bad_fragment(path)])
