@@ -20,6 +20,7 @@ from domain.ids import RequestId
 
 _LOG: Final = logging.getLogger("leaseway.http")
 SERVER_NAME: Final = "leaseway"
+_OWN: Final = {"Server": SERVER_NAME}
 
 
 class Deadlines(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,8 +45,8 @@ class Call(msgspec.Struct, kw_only=True):
     """The raw path, neither decoded nor taken from a Host header."""
 
     def id_headers(self) -> dict[str, str]:
-        """Return the headers that name the request in its answer."""
-        return {"x-request-id": self.client_id or self.id, "leaseway-request": self.id}
+        """Return the headers that name the request, and us, in its answer."""
+        return {"x-request-id": self.client_id or self.id, "leaseway-request": self.id, "Server": SERVER_NAME}
 
 
 Handler = Callable[[Call], Awaitable[web.StreamResponse]]
@@ -99,7 +100,7 @@ class HttpServer:
             _check_host(request)
             return await self._handler(call)
         except ApiError as error:
-            return error.response({**call.id_headers(), "leaseway-served-by": self._served_by, "Server": SERVER_NAME})
+            return error.response({**call.id_headers(), "leaseway-served-by": self._served_by})
 
 
 class _Server(web.Server):
@@ -175,8 +176,8 @@ class _Connection(RequestHandler):
             _LOG.error("handler_failed", exc_info=exc, extra={"path": request.rel_url.raw_path})
             if request.writer.output_size > 0:
                 raise ConnectionError("the answer had begun")
-            return ApiError("internal_error", "an error of the router's own", close=True).response()
-        return ApiError("bad_request", "malformed HTTP request", status=status, close=True).response()
+            return ApiError("internal_error", "an error of the router's own", close=True).response(_OWN)
+        return ApiError("bad_request", "malformed HTTP request", status=status, close=True).response(_OWN)
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
         _LOG.error("connection_failed", exc_info=kw.get("exc_info"), extra={"detail": str(args[0]) if args else ""})

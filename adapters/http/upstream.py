@@ -44,6 +44,9 @@ class Answer:
                 yield part
         except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
             raise MayHaveRunError(f"the answer was cut: {type(error).__name__}") from None
+        finally:
+            # after the end in order this changes nothing: the connection is back in the pool
+            self._response.close()
 
     async def read(self, limit_bytes: int) -> bytes:
         """Return the whole body.
