@@ -1,0 +1,179 @@
+"""Reads a stream in order through consumers that are made anew whenever anything is odd.
+
+The consumer is disposable (ephemeral, in memory, no acknowledgements): the reader alone knows where it is, by stream
+sequence. A gap, a new connection, a status that ends the consumer, or silence: make another after the last message taken.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING, Final, Protocol
+
+import msgspec
+
+from adapters.clock import random_token
+from adapters.headers import decode_headers
+from adapters.nats.api import StreamMissingError, place_of, read_outcome
+from domain.errors import HistoryGapError, NoAnswerError
+from domain.ports import Bounds, StoredMessage
+
+if TYPE_CHECKING:
+    from adapters.nats.connection import Bus
+
+EXPIRES_S: Final = 1.0
+"""A pull that found nothing ends with a status after this long: the server's sign of life."""
+SILENCE_S: Final = 2.5
+MISSING_S: Final = 10.0
+"""How long a stream may seem not to exist (a server that starts) before that is believed."""
+_BATCH_BYTES: Final = 4 * 1024 * 1024
+_BATCH_MIN, _BATCH_FIRST, _BATCH_MAX = 8, 256, 4096
+_INACTIVE_NS: Final = 30_000_000_000
+_PAUSE_S: Final = 0.1
+
+
+class _Source(Protocol):
+    name: str
+
+    async def get(self, seq: int) -> StoredMessage | None: ...
+    async def bounds(self) -> Bounds: ...
+
+
+class Reader:
+    """Reads (after, until] of one stream, or for ever; `given` is the last sequence handed out."""
+
+    def __init__(self, bus: "Bus", stream: _Source, after: int, until: int | None) -> None:
+        self.given = after
+        self._bus, self._stream, self._until = bus, stream, until
+        self._taken = after
+        self._buffer: list[StoredMessage] = []
+        self._wake = asyncio.Event()
+        self._inbox = b""
+        self._sid = b""
+        self._consumer = ""
+        self._connection = 0
+        self._credit = 0
+        self._per_pull = _BATCH_FIRST
+        self._broken = True
+        self._gap = False
+        self._fruitless = 0
+
+    async def batch(self) -> list[StoredMessage]:
+        """Return the messages that have come since, at least one.
+
+        Raises:
+            HistoryGapError: the next message is gone, or the stream ends before what was read.
+        """
+        silent_s = 0.0
+        while not self._buffer:
+            self._wake.clear()
+            if self._broken or self._connection != self._bus.connections or silent_s >= SILENCE_S:
+                await self._begin()
+                silent_s = 0.0
+            self._pull()
+            try:
+                async with asyncio.timeout(EXPIRES_S / 2):
+                    await self._wake.wait()
+                silent_s = 0.0
+            except TimeoutError:
+                silent_s += EXPIRES_S / 2
+        batch, self._buffer = self._buffer, []
+        self.given = batch[-1].seq
+        self._fruitless = 0
+        size = sum(len(message.body) + len(message.headers) for message in batch) // len(batch) + 1
+        self._per_pull = max(_BATCH_MIN, min(_BATCH_MAX, _BATCH_BYTES // size))
+        if not self._broken:
+            self._pull()
+        return batch
+
+    def close(self) -> None:
+        """Give the consumer back; the server forgets it by itself where that gets lost."""
+        self._bus.unsubscribe(self._sid)
+        if self._consumer:
+            self._bus.send(f"$JS.API.CONSUMER.DELETE.{self._stream.name}.{self._consumer}".encode(), b"")
+        self._consumer = ""
+
+    def _pull(self) -> None:
+        """Ask for more when half of what was asked for has come; what waits in the buffer bounds it."""
+        if self._credit > self._per_pull // 2:
+            return
+        count = self._per_pull
+        if self._until is not None:
+            count = min(count, self._until - self._taken - self._credit)
+        if count <= 0:
+            return
+        request = b'{"batch":%d,"expires":%d}' % (count, int(EXPIRES_S * 1e9))
+        subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._stream.name}.{self._consumer}".encode()
+        if self._bus.send(subject, request, self._inbox):
+            self._credit += count
+
+    def _take(self, subject: bytes, reply: bytes, headers: bytes, body: bytes) -> None:
+        if not reply.startswith(b"$JS.ACK."):
+            self._note_status(headers)
+            return
+        seq, stamp_ns, _ = place_of(reply)
+        self._credit -= 1
+        if seq == self._taken + 1 and not self._broken:
+            self._taken = seq
+            self._buffer.append(StoredMessage(seq, stamp_ns, subject.decode(), headers, body))
+        elif seq > self._taken:
+            self._broken = self._gap = True
+        if not self._wake.is_set():
+            self._wake.set()
+
+    def _note_status(self, headers: bytes) -> None:
+        status = headers[9:12]
+        if status in {b"404", b"408"} or b"MaxBytes" in headers or b"Batch Completed" in headers:
+            self._credit -= int(decode_headers(headers).get("Nats-Pending-Messages", self._credit))
+        elif status != b"100":  # the consumer or its leader is gone
+            self._broken = True
+        self._wake.set()
+
+    async def _begin(self) -> None:
+        """Make a consumer that starts after the last message taken."""
+        self.close()
+        if self._fruitless:
+            await asyncio.sleep(min(self._fruitless * _PAUSE_S / 4, 1.0))
+        self._fruitless += 1
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + MISSING_S
+        while True:
+            await self._bus.wait_connected()
+            try:
+                await self._check_history()
+                await self._create()
+            except (NoAnswerError, StreamMissingError) as error:
+                if isinstance(error, StreamMissingError) and loop.time() > give_up:
+                    raise
+                await asyncio.sleep(_PAUSE_S)
+            else:
+                return
+
+    async def _check_history(self) -> None:
+        bounds = await self._stream.bounds()
+        name, following = self._stream.name, self._taken + 1
+        if bounds.last < self._taken:
+            raise HistoryGapError(
+                f"{name}: must reach sequence {self._taken}, which was read, but ends at {bounds.last}"
+            )
+        if bounds.first > following:
+            raise HistoryGapError(f"{name}: message {following} must be there, but the first one is {bounds.first}")
+        if self._gap and await self._stream.get(following) is None:
+            raise HistoryGapError(f"{name}: message {following} must be there, it is not")
+
+    async def _create(self) -> None:
+        self._connection = self._bus.connections
+        self._consumer = f"r{random_token(8)}"
+        inbox = self._bus.new_inbox()
+        self._inbox, self._sid = inbox.encode(), self._bus.subscribe(inbox, self._take)
+        self._credit, self._broken, self._gap = 0, False, False
+        config = {
+            "name": self._consumer,
+            "ack_policy": "none",
+            "deliver_policy": "by_start_sequence",
+            "opt_start_seq": self._taken + 1,
+            "replay_policy": "instant",
+            "inactive_threshold": _INACTIVE_NS,
+            "mem_storage": True,
+            "num_replicas": 1,
+        }
+        body = msgspec.json.encode({"stream_name": self._stream.name, "config": config})
+        subject = f"$JS.API.CONSUMER.CREATE.{self._stream.name}.{self._consumer}"
+        await self._bus.ask(subject, body, read_outcome)
