@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 import aiohttp
 
 from domain.errors import BadConfigError, UnreachableError
-from services.config import Config
+from services.config import BusConfig, Config
 from services.config_file import load_config
 from services.data_directory import Endpoints, check_data, holder_of, read_endpoints
 
@@ -19,6 +19,12 @@ class Here(NamedTuple):
 
     config: Config
     endpoints: Endpoints
+
+    @property
+    def bus_url(self) -> str:
+        """Return where the bus is: as configured, else where `leaseway up` put it."""
+        configured = self.config.bus.url
+        return self.endpoints.nats if configured == BusConfig().url else configured
 
     def start_hint(self) -> str:
         """Return how to start what is not there."""

@@ -1,0 +1,110 @@
+"""`leaseway events tail`: the stored facts of all nodes, as they are and as they come."""
+
+import argparse
+import asyncio
+import re
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+
+from adapters.clock import SystemClock
+from domain.ports import Bounds, StoredMessage, Stream
+from domain.subjects import EVENTS
+from services.cli.history import bus_of
+from services.cli.parser import BadUsageError
+from services.cli.reach import Here, here
+from services.cli.show import Output
+from services.lifecycle import EXIT_OK, one_line
+
+_AGO: Final = re.compile(r"([0-9]{1,9})(s|m|h|d)")
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Print facts until Ctrl-C, or to the newest one if `--no-follow`."""
+    since = _since(parsed.since)
+    asyncio.run(_tail(here(parsed), Output(as_json=parsed.json), since, follow=not parsed.no_follow))
+    return EXIT_OK
+
+
+def _since(text: str) -> tuple[str, int]:
+    """Return ("now" | "ago" (seconds) | "seq", number)."""
+    if not text:
+        return "now", 0
+    if text.isdecimal():
+        return "seq", int(text)
+    found = _AGO.fullmatch(text)
+    if found is None:
+        raise BadUsageError(
+            f"events tail: --since: must be a sequence (1200) or a duration (90s, 10m, 2h, 1d), got {text!r}"
+        )
+    return "ago", int(found[1]) * _SECONDS[found[2]]
+
+
+async def _tail(place: Here, out: Output, since: tuple[str, int], *, follow: bool) -> None:
+    async with bus_of(place) as bus:
+        stream = bus.stream(EVENTS)
+        bounds = await stream.bounds()
+        after = await _first_after(stream, bounds, since)
+        if not follow and bounds.last <= after:
+            return
+        async for batch in stream.read(after=after, until=None if follow else bounds.last):
+            for message in batch:
+                row = row_of(message)
+                out.say(line_of(row), row)
+
+
+async def _first_after(stream: Stream, bounds: Bounds, since: tuple[str, int]) -> int:
+    """Return the sequence before the first one to print."""
+    kind, number = since
+    match kind:
+        case "now":
+            return bounds.last
+        case "seq":
+            return max(number, bounds.first, 1) - 1
+        case _:
+            return await _before(stream, bounds, SystemClock().wall_us() * 1000 - number * 1_000_000_000)
+
+
+async def _before(stream: Stream, bounds: Bounds, stamp_ns: int) -> int:
+    """Return the last sequence stored before `stamp_ns`, by bisection over the stored stamps."""
+    low, high = bounds.first, bounds.last + 1
+    while low < high:
+        middle = (low + high) // 2
+        message = await stream.get(middle)
+        if message is None or message.stamp_ns < stamp_ns:
+            low = middle + 1
+        else:
+            high = middle
+    return low - 1
+
+
+def row_of(message: StoredMessage) -> dict[str, Any]:
+    """Return a stored fact as a program reads it: where it stands, and the event as it was published."""
+    try:
+        event: Any = msgspec.json.decode(message.body)
+    except msgspec.DecodeError:
+        event = None
+    return {"seq": message.seq, "at_ns": message.stamp_ns, "subject": message.subject, "event": event}
+
+
+def line_of(row: dict[str, Any]) -> str:
+    """Return a stored fact as a person reads it: when, where, who, what, and its fields."""
+    at = datetime.fromtimestamp(row["at_ns"] / 1e9, UTC).astimezone().strftime("%H:%M:%S.%f")[:-3]
+    event = row["event"] if isinstance(row["event"], dict) else {}
+    data = event.get("data")
+    named = data.items() if isinstance(data, dict) else ()
+    fields = " ".join(f"{name}={_short(value)}" for name, value in named if name != "event")
+    line = f"{at} {row['seq']:>7} {event.get('producer', '?'):<12} {event.get('type', 'not an event'):<22} {fields}"
+    return _printable(line)
+
+
+def _printable(line: str) -> str:
+    """Return `line` with its columns, but without anything that a terminal would obey: ids come from clients."""
+    return "".join(char if char.isprintable() else "?" for char in line).rstrip()
+
+
+def _short(value: object) -> str:
+    text = msgspec.json.encode(value).decode() if isinstance(value, dict | list) else str(value)
+    return one_line(text if len(text) <= 60 else text[:57] + "...")

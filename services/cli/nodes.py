@@ -1,0 +1,51 @@
+"""`leaseway nodes`: every node, its models, and what they have to do."""
+
+import argparse
+import asyncio
+from typing import Any
+
+from domain.errors import UnreachableError
+from services.cli.history import bus_of, registered
+from services.cli.reach import Here, here, master_state
+from services.cli.show import Output, Row, note
+from services.lifecycle import EXIT_OK
+
+_KNOWN = {
+    "node": "node", "health": "health", "model": "model", "engine": "engine", "depth": "depth", "held": "held",
+    "in_engine": "in engine", "lent": "lent", "samples": "samples", "url": "url",
+}  # fmt: skip
+_SAID = {"node": "node", "model": "model", "engine": "engine", "depth": "depth", "lane": "lane", "url": "url"}
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Print one row for each node and model."""
+    asyncio.run(_nodes(here(parsed), Output(as_json=parsed.json)))
+    return EXIT_OK
+
+
+async def _nodes(place: Here, out: Output) -> None:
+    try:
+        state = await master_state(place)
+    except UnreachableError as error:
+        note(
+            f"{error}\nread from NATS instead: what each node said when it registered; queues and health are not known"
+        )
+        async with bus_of(place) as bus:
+            said = await registered(bus)
+        rows: list[Row] = [
+            {
+                "node": node, "url": fact.url, "depth": fact.depth, "model": model.id, "lane": model.lane,
+                "engine": model.engine, "slots": model.slots, "context": model.context, "source": "nats",
+            }
+            for node, fact in said.items()
+            for model in fact.models
+        ]  # fmt: skip
+        out.rows("Nodes, as they said", rows, _SAID, none="no node has registered")
+        return
+    out.rows("Nodes", [row for node in state["nodes"] for row in _rows_of(node)], _KNOWN, none="no node has registered")
+
+
+def _rows_of(node: dict[str, Any]) -> list[Row]:
+    about = {key: value for key, value in node.items() if key != "models"}
+    models = node.get("models") or [{}]
+    return [{**about, "model": model.get("id"), **{k: v for k, v in model.items() if k != "id"}} for model in models]

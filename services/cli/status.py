@@ -1,0 +1,78 @@
+"""`leaseway status`: which processes answer, and what the master knows."""
+
+import argparse
+import asyncio
+from typing import Any
+
+from domain.errors import UnreachableError
+from services.cli.reach import Here, get, here, master_state
+from services.cli.show import Output, Row, note
+from services.lifecycle import EXIT_FAILED, EXIT_OK
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Print the state of every process; 1 if one of them is not well."""
+    return asyncio.run(_status(here(parsed), Output(as_json=parsed.json)))
+
+
+async def _status(place: Here, out: Output) -> int:
+    at = place.endpoints
+    processes = {"gateway": at.gateway, "projector": at.projector, "master": at.master}
+    processes |= {f"node {node}": url for node, url in at.nodes.items()}
+    asked = [_health(place, name, url, "/health") for name, url in processes.items()]
+    rows = await asyncio.gather(*asked, _health(place, "nats-server", at.monitor, "/healthz"))
+    if not any(row["well"] for row in rows):
+        raise UnreachableError(
+            f"nothing answers, neither master {at.master} nor nats-server {at.nats}; {place.start_hint()}"
+        )
+    out.rows("Processes", rows, {"process": "process", "url": "url", "state": "state", "said": "says"})
+    if any(row["process"] == "master" and row["well"] for row in rows):
+        await _say_master(place, out)
+    else:
+        note(
+            "the master does not answer: no new leases, every node serves its own requests; `leaseway nodes` reads NATS"
+        )
+    return EXIT_OK if all(row["well"] for row in rows) else EXIT_FAILED
+
+
+async def _health(place: Here, name: str, url: str, path: str) -> Row:
+    try:
+        said = await get(place, name, url, path)
+    except UnreachableError as error:
+        silent = "cannot be reached" in str(error)
+        return {
+            "process": name,
+            "url": url,
+            "well": False,
+            "state": "silent" if silent else "unwell",
+            "said": str(error),
+        }
+    return {"process": name, "url": url, "well": True, "state": "well", "said": _brief(said)}
+
+
+def _brief(said: Any) -> str:
+    if not isinstance(said, dict):
+        return ""
+    return " ".join(f"{key}={value}" for key, value in said.items() if isinstance(value, str | int | bool))[:120]
+
+
+async def _say_master(place: Here, out: Output) -> None:
+    state = await master_state(place)
+    row = {
+        "safe_mode": state.get("safe_mode") or "",
+        "generation": state.get("generation"),
+        "version": state.get("version"),
+        "term": state.get("term"),
+        "policy": state.get("policy"),
+        "nodes": len(state.get("nodes", ())),
+        "links": len(state.get("links", ())),
+        "leases": len(state.get("leases", ())),
+    }
+    out.rows("Master", [{"process": "master", **row}], {name: name.replace("_", " ") for name in row})
+    leases = state.get("leases", ())
+    if leases and not out.as_json:
+        columns = {
+            "owner": "owner", "helper": "helper", "lease": "lease", "slots": "slots", "out": "out",
+            "job_us": "job", "gain_us": "gain", "source": "priced by",
+        }  # fmt: skip
+        out.rows("Live leases", leases, columns)
