@@ -182,7 +182,7 @@ def _add_looking(add: Add) -> None:
             add,
             "decisions",
             "decisions",
-            "list decisions with every number behind them, newest first",
+            "list the newest decisions with every number behind them",
             examples=["leaseway decisions --limit 50", "leaseway decisions --owner studio --follow"],
         )
     )
@@ -192,7 +192,7 @@ def _add_looking(add: Add) -> None:
     decisions.add_argument("--owner", default="", metavar="NODE", help="only those about this owner")
     decisions.add_argument("--helper", default="", metavar="NODE", help="only those about this helper")
     decisions.add_argument("--kind", default="", metavar="KIND", help="only this kind of row")
-    decisions.add_argument("--follow", action="store_true", help="go on with new ones as they come, oldest first")
+    decisions.add_argument("--follow", action="store_true", help="go on with new ones as they come")
     events = _group(add, "events", "read the stored facts of all nodes")
     tail = _json(
         _command(
