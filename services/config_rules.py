@@ -168,3 +168,8 @@ def _model(key: str, model: NodeModel) -> Iterator[Problem]:
     yield from _range(f"{key}.port", model.port, 0, 65535)
     yield from _range(f"{key}.slots", model.slots, 1, 4096)
     yield from _range(f"{key}.context", model.context, 0, 1 << 30)
+
+
+def http_url(key: str, value: str) -> Iterator[Problem]:
+    """Yield a problem if `value` is not where an HTTP server can be reached."""
+    yield from _url(key, value, ("http", "https"))

@@ -7,15 +7,14 @@ import msgspec
 
 from adapters.keys import load_credentials
 from adapters.nats.connection import Bus, connect
-from domain.control.view import ControlView
-from domain.errors import BadConfigError, BusError, UnreachableError
+from domain.errors import BusError
 from domain.events import Envelope
-from domain.events.codec import decode_control, decode_decision, decode_envelope, decode_input
+from domain.events.codec import decode_decision, decode_envelope, decode_input
 from domain.events.decision import LeaseEvent, LeaseGranted
 from domain.events.status import Registered
 from domain.ids import NodeId
 from domain.ports import Stream
-from domain.subjects import CONTROL, DECISIONS, EVENTS
+from domain.subjects import DECISIONS, EVENTS
 from services.cli.reach import Here
 
 _WAIT_S = 3.0
@@ -29,30 +28,14 @@ async def bus_of(place: Here) -> AsyncIterator[Bus]:
         BadConfigError: the data directory has no operator's key; it was never provisioned.
         UnreachableError: no nats-server answers.
     """
-    key = place.config.data / "keys" / "operator.json"
-    if not key.is_file():
-        raise BadConfigError(
-            f"data directory {place.config.data}: has no operator's key yet; `leaseway up` or `leaseway provision` makes it"
-        )
     try:
-        bus = await connect(place.bus_url, load_credentials(key), name="operator", wait_s=_WAIT_S)
+        bus = await connect(place.bus_url, load_credentials(place.operator_key()), name="operator", wait_s=_WAIT_S)
     except BusError:
-        raise UnreachableError(f"nats-server {place.bus_url}: cannot be reached; {place.start_hint()}") from None
+        raise place.no_bus() from None
     try:
         yield bus
     finally:
         await bus.close()
-
-
-async def control_view(bus: Bus) -> ControlView:
-    """Return what the operators decided so far."""
-    view = ControlView()
-    async for envelope in stored(bus.stream(CONTROL)):
-        try:
-            view.apply(decode_control(envelope.data))
-        except msgspec.DecodeError:
-            continue
-    return view
 
 
 async def registered(bus: Bus) -> dict[NodeId, Registered]:

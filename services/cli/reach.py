@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import aiohttp
@@ -25,6 +26,19 @@ class Here(NamedTuple):
         """Return where the bus is: as configured, else where `leaseway up` put it."""
         configured = self.config.bus.url
         return self.endpoints.nats if configured == BusConfig().url else configured
+
+    def operator_key(self) -> Path:
+        """Return the operator's credentials file; raise BadConfigError if the data directory was never provisioned."""
+        key = self.config.data / "keys" / "operator.json"
+        if not key.is_file():
+            raise BadConfigError(
+                f"data directory {self.config.data}: has no operator's key yet; `leaseway up` or `leaseway provision` makes it"
+            )
+        return key
+
+    def no_bus(self) -> UnreachableError:
+        """Return the error of a bus that does not answer."""
+        return UnreachableError(f"nats-server {self.bus_url}: cannot be reached; {self.start_hint()}")
 
     def start_hint(self) -> str:
         """Return how to start what is not there."""

@@ -1,0 +1,106 @@
+"""`leaseway links add | remove | list`: who may lend to whom."""
+
+import argparse
+import asyncio
+from typing import Any
+
+import msgspec
+
+from domain.control.links import Catalogue
+from domain.errors import BadLinkError, UnreachableError
+from domain.events.control import LinkAdded
+from domain.events.status import ModelInfo
+from domain.ids import ModelId, NodeId, model_id, node_id
+from services.cli.desk import desk_of
+from services.cli.reach import Here, here, master_state
+from services.cli.show import Output, Row, note
+from services.lifecycle import EXIT_OK
+
+_COLUMNS = {
+    "owner": "owner", "owner_model": "its model", "helper": "helper", "helper_model": "its model ",
+    "load_if_unloaded": "may load", "restore_after_borrow": "loads back", "different_weights": "different weights",
+}  # fmt: skip
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Do what is asked and print the link or the links."""
+    out = Output(as_json=parsed.json)
+    if parsed.action == "list":
+        _list(here(parsed), out)
+        return EXIT_OK
+    owner, helper = end("owner", parsed.owner), end("helper", parsed.helper)
+    if parsed.action == "add":
+        _add(here(parsed), out, owner, helper, parsed)
+    else:
+        with desk_of(here(parsed)) as desk:
+            desk.remove_link(*owner, *helper)
+        out.say(f"link {_told(owner, helper)} is removed", {"removed": True, "owner": owner[0], "helper": helper[0]})
+    return EXIT_OK
+
+
+def end(side: str, text: str) -> tuple[NodeId, ModelId]:
+    """Return (node, model) of `NODE/MODEL`, split at the first slash: a model id may hold others.
+
+    Raises:
+        BadLinkError: there is no slash, or one of the two has not the form of an id.
+    """
+    node, slash, model = text.partition("/")
+    if not slash or not model:
+        raise BadLinkError(f"{side} {text[:80]!r}: must be NODE/MODEL, such as studio/chat")
+    return node_id(node), model_id(model)
+
+
+def _told(owner: tuple[str, str], helper: tuple[str, str]) -> str:
+    return f"{'/'.join(owner)} -> {'/'.join(helper)}"
+
+
+def _add(
+    place: Here, out: Output, owner: tuple[NodeId, ModelId], helper: tuple[NodeId, ModelId], parsed: argparse.Namespace
+) -> None:
+    with desk_of(place) as desk:
+        added = desk.add_link(
+            *owner,
+            *helper,
+            load_if_unloaded=parsed.load_if_unloaded,
+            restore_after_borrow=parsed.restore_after_borrow,
+            different_weights=parsed.different_weights,
+            catalogue=asyncio.run(_catalogue(place)),
+        )
+    row: dict[str, Any] = {"added": added is not None, "owner": owner[0], "owner_model": owner[1]}
+    row |= {"helper": helper[0], "helper_model": helper[1]}
+    done = "is made" if added is not None else "stands so already"
+    out.say(f"link {_told(owner, helper)} {done}", row)
+
+
+async def _catalogue(place: Here) -> Catalogue | None:
+    """Return what every node serves, as the master knows it; None if it does not answer."""
+    try:
+        state = await master_state(place)
+    except UnreachableError as error:
+        note(f"{error}\nthe link is made without a check of its models")
+        return None
+    return {NodeId(node["node"]): dict(map(_model, node["models"])) for node in state["nodes"]}
+
+
+def _model(said: dict[str, Any]) -> tuple[ModelId, ModelInfo]:
+    fields = {field.name for field in msgspec.structs.fields(ModelInfo)}
+    known = {"local_id": "", **{name: value for name, value in said.items() if name in fields}}
+    model = msgspec.convert(known, ModelInfo)
+    return model.id, model
+
+
+def _list(place: Here, out: Output) -> None:
+    """Print the links from the master, or else from NATS, where they are kept."""
+    rows: list[Row]
+    try:
+        rows = asyncio.run(master_state(place))["links"]
+    except UnreachableError as error:
+        note(f"{error}\nread from NATS instead, where links are kept")
+        with desk_of(place) as desk:
+            rows = [_row(link) for link in desk.links()]
+    out.rows("Links", rows, _COLUMNS, none="none; make one with `leaseway links add OWNER/MODEL HELPER/MODEL`")
+
+
+def _row(link: LinkAdded) -> Row:
+    row: Row = msgspec.to_builtins(link)
+    return {name: value for name, value in row.items() if name != "event"}
