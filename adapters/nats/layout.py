@@ -43,9 +43,11 @@ def stream_configs(
         events.persist_mode = PersistMode.ASYNC
     snapshots = _kept(SNAPSHOTS, (f"{root}.snap.>",), replicas, max_bytes=SNAPSHOTS_BYTES, max_msg_size=1024 * kib)
     snapshots.discard = DiscardPolicy.OLD
+    control = _kept(CONTROL, (f"{root}.control.>",), replicas, max_msg_size=256 * kib)
+    control.allow_atomic = True  # several settings change together or not at all
     return (
         events,
-        _kept(CONTROL, (f"{root}.control.>",), replicas, max_msg_size=256 * kib),
+        control,
         _kept(LEDGER, (f"{root}.ledger",), replicas, max_age=2 * EVENTS_AGE_S, max_msg_size=512 * kib),
         _kept(DECISIONS, decisions, replicas, max_age=2 * EVENTS_AGE_S, max_msg_size=64 * kib),
         snapshots,
@@ -104,7 +106,7 @@ def differences(wanted: StreamConfig, found: StreamConfig) -> dict[str, tuple[ob
     mine, theirs = dataclasses.asdict(wanted), dataclasses.asdict(found)
     fields = (
         "subjects", "retention", "storage", "num_replicas", "discard", "max_age", "max_bytes", "max_msg_size",
-        "duplicate_window", "deny_delete", "deny_purge", "allow_direct", "persist_mode",
+        "duplicate_window", "deny_delete", "deny_purge", "allow_direct", "allow_atomic", "persist_mode",
     )  # fmt: skip
     return {field: (mine[field], theirs[field]) for field in fields if _plain(mine[field]) != _plain(theirs[field])}
 

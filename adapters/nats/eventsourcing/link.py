@@ -27,6 +27,10 @@ _PENDING_BYTES_MAX: Final = 256 * 1024 * 1024
 _T = TypeVar("_T")
 
 
+class NoAnswerError(OperationalError):
+    """Nobody answered in time: what was asked is done, or not, or will be."""
+
+
 class Incoming(msgspec.Struct, frozen=True):
     """One message as it came."""
 
@@ -49,6 +53,9 @@ class NatsLink:
         self._loop = asyncio.new_event_loop()
         self._replies: dict[str, asyncio.Future[Incoming]] = {}
         self._numbers = itertools.count(1)
+        self._trouble = ""
+        """What the connection complained of last."""
+        self._denied = asyncio.Event()
         self._client = nats.aio.client.Client()
         self._thread = threading.Thread(target=self._run, name="eventsourcing-nats", daemon=True)
         self._thread.start()
@@ -68,19 +75,26 @@ class NatsLink:
         if credentials is not None:
             options["nkeys_seed_str"] = credentials.nkey_seed
             options["inbox_prefix"] = inbox_prefix(credentials.name).encode()
+        connecting = asyncio.ensure_future(
+            self._client.connect(
+                self.url.split(","),
+                error_cb=self._on_error,
+                max_reconnect_attempts=-1,
+                reconnect_time_wait=0.2,
+                **options,
+            )
+        )
+        # Tried again and again until the time is up, since a server may be starting; but a refusal will not change.
+        ways = {connecting, asyncio.ensure_future(self._denied.wait())}
+        await asyncio.wait(ways, timeout=CONNECT_S, return_when=asyncio.FIRST_COMPLETED)
+        for way in ways:
+            way.cancel()
         try:
-            async with asyncio.timeout(CONNECT_S):
-                await self._client.connect(
-                    self.url,
-                    error_cb=self._on_error,
-                    max_reconnect_attempts=-1,
-                    reconnect_time_wait=0.2,
-                    **options,
-                )
-                self._inbox: str = self._client.new_inbox()
-                await self._client.subscribe(f"{self._inbox}.*", cb=self._on_reply)
-        except (TimeoutError, OSError, nats.errors.Error) as error:
-            raise OperationalError(f"bus {self.url}: no connection: {said(error)}") from error
+            await connecting
+            self._inbox: str = self._client.new_inbox()
+            await self._client.subscribe(f"{self._inbox}.*", cb=self._on_reply)
+        except (asyncio.CancelledError, OSError, nats.errors.Error) as error:
+            raise OperationalError(f"bus {self.url}: no connection: {self._trouble or said(error)}") from error
 
     def call(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Return what `work` returns, having run it on the link's loop."""
@@ -136,8 +150,8 @@ class NatsLink:
         """Return the answer to one message.
 
         Raises:
-            OperationalError: no answer in time, so what was asked is done, or not, or will be; or nobody listens on the
-                subject; or it was refused.
+            NoAnswerError: no answer in time.
+            OperationalError: nobody listens on the subject, or the server refused it.
         """
         reply = f"{self._inbox}.{next(self._numbers)}"
         answer = self._replies[reply] = self._loop.create_future()
@@ -146,7 +160,7 @@ class NatsLink:
             async with asyncio.timeout(timeout_s):
                 message: Incoming = await answer
         except TimeoutError:
-            raise OperationalError(f"{subject}: no answer within {timeout_s:g} s; it may be done or not") from None
+            raise NoAnswerError(f"{subject}: no answer within {timeout_s:g} s; it may be done or not") from None
         finally:
             del self._replies[reply]
         if message.headers.get("Status") == "503":
@@ -174,6 +188,9 @@ class NatsLink:
             answer.set_result(_incoming(message))
 
     async def _on_error(self, error: Exception) -> None:
+        self._trouble = said(error)
+        if "authorization" in self._trouble.lower():
+            self._denied.set()
         # A refused publish is never answered; without this it would look like a slow server.
         if "permissions violation" in str(error).lower():
             for answer in self._replies.values():

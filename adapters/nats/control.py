@@ -1,0 +1,182 @@
+"""The operators' desk: control aggregates as an application of the eventsourcing library over LW_CONTROL.
+
+    with ControlDesk(url, credentials, "local") as desk:
+        desk.add_link(NodeId("a"), ModelId("m"), NodeId("b"), ModelId("m"), load_if_unloaded=True)
+
+Everything here blocks; asyncio code runs it in a thread.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Self
+
+from eventsourcing.persistence import MapperDeserialisationError, PersistenceError
+
+from adapters.clock import SystemClock
+from adapters.keys import Credentials
+from adapters.nats.eventsourcing.control_application import ControlApplication
+from adapters.nats.eventsourcing.link import NoAnswerError
+from domain.control import links, nodes, overrides
+from domain.control.settings import parse_value, setting_of
+from domain.control.view import ControlView
+from domain.errors import BusError, HistoryError, PublishUnknownError
+from domain.events import LinkAdded, LinkRemoved, NodeEnrolled, NodeRetired, SettingChanged, SettingCleared
+from domain.ids import ModelId, NodeId, model_id, node_id
+from domain.ports import Clock
+
+
+class ControlDesk:
+    """What an operator can ask of a cluster: links, nodes, settings. One connection; close it."""
+
+    def __init__(self, url: str, credentials: Credentials | None, cluster: str, *, clock: Clock | None = None) -> None:
+        """Connect to the bus.
+
+        Raises:
+            BusError: nobody answers there, or not to these credentials.
+        """
+        with _bus_errors():
+            self._application = ControlApplication(url, credentials, cluster, clock or SystemClock())
+
+    def add_link(
+        self,
+        owner: NodeId,
+        owner_model: ModelId,
+        helper: NodeId,
+        helper_model: ModelId,
+        *,
+        load_if_unloaded: bool = False,
+        restore_after_borrow: bool = False,
+        different_weights: bool = False,
+        catalogue: links.Catalogue | None = None,
+    ) -> LinkAdded | None:
+        """Return the link as it is added or changed; None if it stands so already.
+
+        `catalogue` is what the cluster serves now, as far as anyone can tell (None: nothing about the models is checked).
+
+        Raises:
+            BadLinkError: such a link may not be.
+            BusError: it could not be stored; PublishUnknownError if it may be.
+        """
+        command = links.AddLink(
+            owner=owner,
+            owner_model=model_id(owner_model),
+            helper=helper,
+            helper_model=model_id(helper_model),
+            load_if_unloaded=load_if_unloaded,
+            restore_after_borrow=restore_after_borrow,
+            different_weights=different_weights,
+            catalogue=catalogue,
+        )
+        with _bus_errors():
+            events = self._application.act(f"links.{command.link}", links, command)
+        return next((event for event in events if isinstance(event, LinkAdded)), None)
+
+    def remove_link(self, owner: NodeId, owner_model: ModelId, helper: NodeId, helper_model: ModelId) -> LinkRemoved:
+        """Return the removal of a link.
+
+        Raises:
+            BadLinkError: there is no such link.
+            BusError: as for `add_link`.
+        """
+        ends = (owner, model_id(owner_model), helper, model_id(helper_model))
+        command = links.RemoveLink(owner=ends[0], owner_model=ends[1], helper=ends[2], helper_model=ends[3])
+        with _bus_errors():
+            events = self._application.act(f"links.{command.link}", links, command)
+        return next(event for event in events if isinstance(event, LinkRemoved))
+
+    def enroll_node(self, node: NodeId, public_key: str, url: str) -> NodeEnrolled | None:
+        """Return the node's enrolment; None if it stands so already.
+
+        Raises:
+            BadIdError, BadNodeError: id, key or url has not the form of one.
+            BusError: as for `add_link`.
+        """
+        command = nodes.EnrolNode(node=node_id(node), public_key=public_key, url=url)
+        with _bus_errors():
+            events = self._application.act(f"nodes.{node}", nodes, command)
+        return next((event for event in events if isinstance(event, NodeEnrolled)), None)
+
+    def retire_node(self, node: NodeId) -> NodeRetired | None:
+        """Return the node's retirement; None if it is retired already.
+
+        Raises:
+            BadIdError, BadNodeError: there is no such node.
+            BusError: as for `add_link`.
+        """
+        with _bus_errors():
+            events = self._application.act(f"nodes.{node_id(node)}", nodes, nodes.RetireNode(node=node))
+        return next((event for event in events if isinstance(event, NodeRetired)), None)
+
+    def set_settings(self, values: Mapping[str, int | str]) -> tuple[SettingChanged, ...]:
+        """Return what changed. Numbers are in the settings' own units, text is what people write (`90s`, `on`).
+
+        Raises:
+            BadSettingError: one of them is unknown or out of range; then nothing has changed.
+            BusError: as for `add_link`.
+        """
+        read = {
+            name: parse_value(setting_of(name), value) if isinstance(value, str) else value
+            for name, value in values.items()
+        }
+        with _bus_errors():
+            events = self._application.act(overrides.AGGREGATE, overrides, overrides.ChangeSettings(values=read))
+        return tuple(event for event in events if isinstance(event, SettingChanged))
+
+    def set_setting(self, name: str, value: int | str) -> SettingChanged | None:
+        """Return the change of one setting (see `set_settings`); None if its override has this value already."""
+        return next(iter(self.set_settings({name: value})), None)
+
+    def clear_setting(self, name: str) -> SettingCleared | None:
+        """Return that the override of a setting is gone; None if there was none.
+
+        Raises:
+            BadSettingError: there is no such setting.
+            BusError: as for `add_link`.
+        """
+        with _bus_errors():
+            events = self._application.act(overrides.AGGREGATE, overrides, overrides.ClearSettings(names=(name,)))
+        return next((event for event in events if isinstance(event, SettingCleared)), None)
+
+    def view(self) -> ControlView:
+        """Return everything that is decided now.
+
+        Raises:
+            BusError: LW_CONTROL cannot be read.
+            HistoryError: it holds something that is no control event.
+        """
+        view = ControlView()
+        with _bus_errors():
+            for decided in self._application.history():
+                view.apply(decided.event)
+        return view
+
+    def links(self) -> tuple[LinkAdded, ...]:
+        """Return every link, in order of id."""
+        return self.view().links()
+
+    def settings(self) -> dict[str, int]:
+        """Return what holds for every setting, by bare name: the override, else the default."""
+        return self.view().settings()
+
+    def close(self) -> None:
+        """End the connection; may be called twice."""
+        self._application.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@contextmanager
+def _bus_errors() -> Iterator[None]:
+    """Raise the library's errors as ours."""
+    try:
+        yield
+    except MapperDeserialisationError as error:
+        raise HistoryError(f"LW_CONTROL: {error}") from error
+    except NoAnswerError as error:
+        raise PublishUnknownError(f"LW_CONTROL: {error}") from error
+    except PersistenceError as error:
+        raise BusError(f"LW_CONTROL: {error}") from error
