@@ -1,6 +1,7 @@
 """The stored overrides of `cluster.*` settings: one aggregate, `settings.cluster`.
 
-Events used: SettingChanged and SettingCleared, by bare name. The names, ranges and units are in domain.control.settings.
+Events used: SettingChanged and SettingCleared. They are stored under the full name (`cluster.offload_streams`), the state has
+bare ones; names, ranges and units are in domain.control.settings.
 """
 
 from collections.abc import Mapping
@@ -22,10 +23,11 @@ INITIAL: Final[Overrides] = MappingProxyType({})
 
 def evolve(state: Overrides, event: SettingEvent) -> Overrides:
     """Return the overrides after `event`. It never refuses: a name of an older release is kept as it is."""
-    others = {name: value for name, value in state.items() if name != event.name}
+    changed = event.name.removeprefix(PREFIX)
+    others = {name: value for name, value in state.items() if name != changed}
     match event:
         case SettingChanged():
-            return {**others, event.name: event.value}
+            return {**others, changed: event.value}
         case SettingCleared():
             return others
         case _:
@@ -58,7 +60,7 @@ def decide(command: SettingCommand, state: Overrides) -> list[SettingEvent]:
             named = [(setting_of(name), value) for name, value in command.values.items()]
             wanted = {setting.name: checked_value(setting, value) for setting, value in named}
             return [
-                SettingChanged(name=name, value=wanted[name])
+                SettingChanged(name=PREFIX + name, value=wanted[name])
                 for name in sorted(wanted)
                 if state.get(name) != wanted[name]
             ]
@@ -66,6 +68,6 @@ def decide(command: SettingCommand, state: Overrides) -> list[SettingEvent]:
             stored = {name.removeprefix(PREFIX) for name in command.names}
             # A stored name that this release does not know may still be cleared.
             known = {name if name in state else setting_of(name).name for name in stored}
-            return [SettingCleared(name=name) for name in sorted(known) if name in state]
+            return [SettingCleared(name=PREFIX + name) for name in sorted(known) if name in state]
         case _:
             assert_never(command)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import assert_never
 
-from domain.control.settings import SETTINGS, setting_of
+from domain.control.settings import PREFIX, SETTINGS, setting_of
 from domain.events.control import (
     ControlEvent,
     LinkAdded,
@@ -55,9 +55,9 @@ class ControlView:
                 self._nodes.pop(event.node, None)
                 self._retired.add(event.node)
             case SettingChanged():
-                self._overrides[event.name] = event.value
+                self._overrides[event.name.removeprefix(PREFIX)] = event.value
             case SettingCleared():
-                self._overrides.pop(event.name, None)
+                self._overrides.pop(event.name.removeprefix(PREFIX), None)
             case _:
                 assert_never(event)
 
@@ -116,7 +116,7 @@ class ControlView:
         return (
             *self.nodes(),
             *(NodeRetired(node=node) for node in sorted(self._retired)),
-            *(SettingChanged(name=name, value=value) for name, value in self.overrides().items()),
+            *(SettingChanged(name=PREFIX + name, value=value) for name, value in self.overrides().items()),
             *self.links(),
         )
 

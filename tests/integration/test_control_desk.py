@@ -81,8 +81,8 @@ async def test_a_refused_link_stores_nothing(desk, nats_server):
 async def test_settings_change_together_or_not_at_all(desk, nats_server):
     changed = await ask(desk.set_settings, {"cluster.offload_probe_idle": "90s", "scheduling_backend_depth": 4})
     assert changed == (
-        SettingChanged(name="offload_probe_idle", value=90_000_000),
-        SettingChanged(name="scheduling_backend_depth", value=4),
+        SettingChanged(name="cluster.offload_probe_idle", value=90_000_000),
+        SettingChanged(name="cluster.scheduling_backend_depth", value=4),
     )
     with pytest.raises(BadSettingError):
         await ask(desk.set_settings, {"offload_streams": 0, "scheduling_backend_depth": 65})
@@ -92,9 +92,11 @@ async def test_settings_change_together_or_not_at_all(desk, nats_server):
 
 
 async def test_a_cleared_setting_falls_back(desk):
-    assert await ask(desk.set_setting, "offload_streams", "off") == SettingChanged(name="offload_streams", value=0)
+    assert await ask(desk.set_setting, "offload_streams", "off") == SettingChanged(
+        name="cluster.offload_streams", value=0
+    )
     assert await ask(desk.set_setting, "offload_streams", 0) is None
-    assert await ask(desk.clear_setting, "offload_streams") == SettingCleared(name="offload_streams")
+    assert await ask(desk.clear_setting, "offload_streams") == SettingCleared(name="cluster.offload_streams")
     assert await ask(desk.clear_setting, "offload_streams") is None
     assert (await ask(desk.settings))["offload_streams"] == 1
 

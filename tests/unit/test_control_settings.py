@@ -16,7 +16,7 @@ def given(*events):
 
 
 def changed(name, value):
-    return SettingChanged(name=name, value=value)
+    return SettingChanged(name=f"cluster.{name}", value=value)
 
 
 def test_every_default_is_the_contracts():
@@ -66,7 +66,7 @@ def test_a_value_that_holds_already_is_not_said_again():
 def test_a_cleared_override_is_gone_and_clearing_it_again_is_nothing():
     clear = ClearSettings(names=("cluster.offload_probe_idle",))
     history = [changed("offload_probe_idle", 0)]
-    cleared = SettingCleared(name="offload_probe_idle")
+    cleared = SettingCleared(name="cluster.offload_probe_idle")
     assert decide(clear, given(*history)) == [cleared]
     assert decide(clear, given(*history, cleared)) == []
 
@@ -78,7 +78,7 @@ def test_an_unknown_name_is_refused_and_the_known_ones_listed():
 
 
 def test_an_override_of_an_older_release_can_still_be_cleared():
-    assert decide(ClearSettings(names=("older",)), given(changed("older", 1))) == [SettingCleared(name="older")]
+    assert decide(ClearSettings(names=("older",)), given(changed("older", 1))) == [SettingCleared(name="cluster.older")]
 
 
 @pytest.mark.parametrize(
@@ -127,6 +127,11 @@ def test_a_files_settings_are_read_all_or_none():
     }
     with pytest.raises(BadSettingError):
         parse_values({"offload_streams": False, "offload_probe_idle": "soon"})
+
+
+def test_a_stored_name_is_the_full_one_and_a_bare_one_means_the_same():
+    assert given(SettingChanged(name="cluster.offload_streams", value=0)) == {"offload_streams": 0}
+    assert given(changed("offload_streams", 0), SettingCleared(name="offload_streams")) == {}
 
 
 def test_a_setting_is_found_with_or_without_its_prefix():

@@ -63,8 +63,11 @@ def test_a_link_added_again_replaces_the_older_one():
 
 
 def test_an_event_applied_twice_changes_nothing_more():
-    events = [added(A, B), enrolled(A), SettingChanged(name="offload_streams", value=0), NodeRetired(node=B)]
-    events += [LinkRemoved(link=added(A, B).link, owner=A, owner_model=M), SettingCleared(name="offload_streams")]
+    events = [added(A, B), enrolled(A), SettingChanged(name="cluster.offload_streams", value=0), NodeRetired(node=B)]
+    events += [
+        LinkRemoved(link=added(A, B).link, owner=A, owner_model=M),
+        SettingCleared(name="cluster.offload_streams"),
+    ]
     twice = [event for event in events for _ in range(2)]
     assert view_of(*twice).as_events() == view_of(*events).as_events()
 
@@ -80,15 +83,15 @@ def test_a_retired_node_is_no_node_until_it_is_enrolled_again():
 
 
 def test_a_setting_is_the_override_else_the_files_value_else_the_default():
-    view = view_of(SettingChanged(name="offload_probe_idle", value=7), file_values={"offload_probe_idle": 9})
+    view = view_of(SettingChanged(name="cluster.offload_probe_idle", value=7), file_values={"offload_probe_idle": 9})
     assert view.setting("cluster.offload_probe_idle") == 7
-    view.apply(SettingCleared(name="offload_probe_idle"))
+    view.apply(SettingCleared(name="cluster.offload_probe_idle"))
     assert view.setting("offload_probe_idle") == 9
     assert ControlView().setting("offload_probe_idle") == 5_000_000
 
 
 def test_all_settings_come_in_order_of_name_and_an_unknown_stored_one_is_kept_apart():
-    view = view_of(SettingChanged(name="older", value=1))
+    view = view_of(SettingChanged(name="cluster.older", value=1))
     assert list(view.settings()) == sorted(view.settings())
     assert "older" not in view.settings()
     assert view.overrides() == {"older": 1}
@@ -98,7 +101,7 @@ def test_all_settings_come_in_order_of_name_and_an_unknown_stored_one_is_kept_ap
 
 def test_a_view_made_of_its_own_events_is_the_same_view():
     view = view_of(added(A, B), added(B, A), enrolled(A), enrolled(B), NodeRetired(node=B))
-    view.apply(SettingChanged(name="offload_streams", value=0))
+    view.apply(SettingChanged(name="cluster.offload_streams", value=0))
     again = view_of(*view.as_events())
     assert again.as_events() == view.as_events()
     assert again.is_retired(B)
