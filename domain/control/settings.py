@@ -1,7 +1,8 @@
 """Every `cluster.*` setting: its default, its range and its unit, in one table. Values are integers.
 
-In code a name is bare; stored events carry it with its prefix `cluster.`, and people may write either. Durations are microseconds, switches are
-0 or 1. People and files write them as text (`90s`, `1.5s`, `30d`, `on`): `parse_value` and `show_value` translate.
+In code a name is bare; stored events carry it with its prefix `cluster.`, and people may write either. Durations are
+microseconds, switches are 0 or 1. People and files write them as text (`90s`, `1.5s`, `30d`, `on`): `parse_value` and
+`show_value` translate.
 """
 
 import re
