@@ -9,6 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("domain", "adapters", "projections", "services")
+MOCKS = {"Mock", "MagicMock", "AsyncMock", "create_autospec"}
 FUNCTION_LINES_MAX, MODULE_LINES_MAX = 60, 400
 READS_PEOPLES_NUMBERS = {"domain/control/settings.py"}
 """They turn what a person wrote (1.5 s) into integers. All else in the domain has integers only: decisions must replay bit for
@@ -109,8 +110,8 @@ def untold_tests(path: Path, tree: ast.Module) -> Iterator[str]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and re.match(r"test(_|$)", node.name):
             if node.name.count("_") < 4 and node not in inherited:
                 yield at(path, node.lineno, f"{node.name} says too little; name the test after what must hold")
-        elif isinstance(node, ast.ImportFrom | ast.Import) and re.search(r"\bmock\b", ast.unparse(node)):
-            yield at(path, node.lineno, "import of mock; use adapters/memory or a real part")
+        elif isinstance(node, ast.Name | ast.Attribute) and ast.unparse(node).rpartition(".")[2] in MOCKS:
+            yield at(path, node.lineno, f"{ast.unparse(node)}; use adapters/memory or a real part")
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in {"time.sleep", "asyncio.sleep"}:
             wait = node.args[0] if node.args else None
             if not (isinstance(wait, ast.Constant) and wait.value == 0):
