@@ -9,7 +9,7 @@ import tomllib
 import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -20,6 +20,8 @@ from services.config_rules import Problem, problems
 CONFIG_NAME = "leaseway.toml"
 OWN_COMMAND = (sys.executable, "-P", "-m", "services.cli")
 """This very program, whatever PATH says; stands for the word `leaseway` at the start of an engine's command."""
+STANDALONE_DEFAULTS: Final = {"bus.durability": "relaxed"}
+"""One machine, one disk: a power cut may cost the newest facts, which the next start names."""
 _SECRET = {"cluster.token", "clickhouse.dsn"}
 _PREFIX = "LEASEWAY_"
 _NOT_KEYS = {"LEASEWAY_CONFIG", "LEASEWAY_DATA"}

@@ -105,6 +105,11 @@ def write_endpoints(path: Path, endpoints: Endpoints) -> None:
     _write_whole(path / _ENDPOINTS, msgspec.json.format(msgspec.json.encode(endpoints)))
 
 
+def is_standalone(path: Path) -> bool:
+    """Tell whether `leaseway up` made what is in the data directory `path`."""
+    return (path / _ENDPOINTS).is_file()
+
+
 def read_endpoints(path: Path) -> Endpoints:
     """Return where the processes of the data directory `path` listen: as last written, else the defaults."""
     try:

@@ -12,18 +12,18 @@ from adapters.log.verify import Report, verify
 from domain.subjects import CONTROL, EVENTS, LEDGER
 from services.cli.history import bus_of
 from services.cli.reach import Here, here
-from services.cli.show import Output, Waiting, note
+from services.cli.show import Waiting, note
 from services.lifecycle import EXIT_FAILED, EXIT_OK
 
 
 def run(parsed: argparse.Namespace) -> int:
     """Print the report; 1 if stored history is not what its inputs give."""
-    out, waiting = Output(as_json=parsed.json), Waiting()
+    waiting = Waiting()
     try:
         report = asyncio.run(audit(here(parsed), waiting))
     finally:
         waiting.done()
-    tell(report, out)
+    tell(report, as_json=parsed.json)
     return EXIT_OK if report.clean else EXIT_FAILED
 
 
@@ -38,9 +38,13 @@ async def audit(place: Here, waiting: Waiting) -> Report:
         )
 
 
-def tell(report: Report, out: Output) -> None:
-    """Print `report`: one line, then the place of each difference."""
-    out.say(report.line(), {**msgspec.to_builtins(report), "clean": report.clean, "line": report.line()})
+def tell(report: Report, *, as_json: bool) -> None:
+    """Print `report`: one line for people and scripts alike, or all of it as JSON; then the place of each difference."""
+    if as_json:
+        row = {**msgspec.to_builtins(report), "clean": report.clean, "line": report.line()}
+        print(msgspec.json.encode(row).decode())
+    else:
+        print(report.line())
     for difference in report.differences:
         where = f"version {difference.version}, " if difference.version else ""
         note(f"difference at {where}{difference.place}: {difference.detail}")

@@ -1,6 +1,6 @@
 """What a command reads from the streams themselves, with the operator's key of the data directory."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -10,7 +10,8 @@ from adapters.nats.connection import Bus, connect
 from domain.errors import BusError
 from domain.events import Envelope
 from domain.events.codec import decode_decision, decode_envelope, decode_input
-from domain.events.decision import LeaseEvent, LeaseGranted
+from domain.events.decision import LeaseEvent
+from domain.events.lend import Lent
 from domain.events.status import Registered
 from domain.ids import NodeId
 from domain.ports import Stream
@@ -60,9 +61,20 @@ async def leases(bus: Bus, *, after: int = 0) -> list[LeaseEvent]:
     return found
 
 
-def granted(events: list[LeaseEvent]) -> Iterator[LeaseGranted]:
-    """Yield the new leases among `events`."""
-    return (event for event in events if isinstance(event, LeaseGranted))
+async def lent(bus: Bus, *, after: int = 0) -> list[Lent]:
+    """Return every lend that was stored after sequence `after` of the facts, in order."""
+    found: list[Lent] = []
+    async for envelope in stored(bus.stream(EVENTS), after=after):
+        if envelope.type == "lend.lent":
+            fact = decode_input(envelope.data)
+            assert isinstance(fact, Lent)
+            found.append(fact)
+    return found
+
+
+async def ends_of(bus: Bus) -> tuple[int, int]:
+    """Return the last sequences of the feed of decisions and of the facts."""
+    return (await bus.stream(DECISIONS).bounds()).last, (await bus.stream(EVENTS).bounds()).last
 
 
 async def stored(stream: Stream, *, after: int = 0) -> AsyncIterator[Envelope]:

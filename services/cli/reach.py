@@ -9,8 +9,8 @@ import aiohttp
 
 from domain.errors import BadConfigError, UnreachableError
 from services.config import BusConfig, Config
-from services.config_file import load_config
-from services.data_directory import Endpoints, check_data, holder_of, read_endpoints
+from services.config_file import STANDALONE_DEFAULTS, load_config
+from services.data_directory import Endpoints, check_data, holder_of, is_standalone, read_endpoints
 
 _TIMEOUT_S: Final = 10.0
 
@@ -54,6 +54,8 @@ def here(parsed: argparse.Namespace) -> Here:
         BadConfigError: the configuration, or the data directory, is not one of this version.
     """
     config = load_config(parsed.config, data=parsed.data)
+    if is_standalone(config.data):
+        config = load_config(parsed.config, data=parsed.data, defaults=STANDALONE_DEFAULTS)
     check_data(config.data)
     return Here(config, read_endpoints(config.data))
 

@@ -4,19 +4,15 @@ import argparse
 import asyncio
 import sys
 from pathlib import Path
-from typing import Final
 
 from services.cli.show import Output, Row, Waiting
 from services.config import Config
-from services.config_file import config_path, load_config, stated_nodes
+from services.config_file import STANDALONE_DEFAULTS, config_path, load_config, stated_nodes
 from services.data_directory import Endpoints, held_data
 from services.lifecycle import Ready, run_service
 from services.standalone.logs import Tail, follow
 from services.standalone.main import Standalone, StoppedEarlyError, running
 from services.standalone.ports import plan_ports
-
-STANDALONE_DEFAULTS: Final = {"bus.durability": "relaxed"}
-"""One machine, one disk: a power cut may cost the last facts, which the master then says (docs/adr)."""
 
 
 def run(parsed: argparse.Namespace) -> int:

@@ -128,7 +128,9 @@ class Standalone:
         config = ["--config", str(self._config_path)] if self._config_path is not None else []
         where = ["--data", str(self.config.data), "--host", host, "--port", str(port), "--bus", self.endpoints.nats]
         command = [*OWN_COMMAND, kind, "--supervised", *config, *where, *extra]
-        return ProcessChild(name or kind, command, self.config.data / "logs" / f"{name or kind}.log")
+        log = self.config.data / "logs" / f"{name or kind}.log"
+        resolved = {"LEASEWAY_BUS_DURABILITY": self.config.bus.durability}  # our default is not that of a process alone
+        return ProcessChild(name or kind, command, log, extra_environment=resolved)
 
     async def _start_one(self, child: Child) -> None:
         clock = SystemClock()
