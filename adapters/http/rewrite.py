@@ -78,8 +78,8 @@ def usage_in(body: bytes) -> Usage | None:
 class StreamRewriter:
     """Rewrites a stream of server-sent events: takes bytes as they come, gives whole events, and knows how it ended."""
 
-    def __init__(self, public: ModelId) -> None:
-        """Begin a stream whose events are to carry `public`."""
+    def __init__(self, public: ModelId | None) -> None:
+        """Begin a stream whose events are to carry `public`; None: the id that they have."""
         self._public = public
         self._rest = b""
         self._searched = 0
@@ -125,6 +125,8 @@ class StreamRewriter:
         self.usage = usage_in(data) or self.usage
         if b'"error"' in data and "error" in _places(data, None):
             self.failed = True
+        if self._public is None:
+            return event
         place = _places(data, "model").get("model")
         if place is None or data[place[0] : place[0] + 1] != b'"':
             return event

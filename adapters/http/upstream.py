@@ -6,7 +6,7 @@ Effectful calls are POST, which aiohttp never sends again by itself (it does so 
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final
 
 import aiohttp
@@ -100,9 +100,15 @@ class Upstream:
         return Answer(response)
 
     async def post_when_asked(
-        self, url: str, body: bytes, headers: Mapping[str, str], *, continue_s: float = CONTINUE_S
-    ) -> tuple[Answer, bool]:
-        """Send the head with `Expect: 100-continue`, and `body` only after the 100; return (answer, body was sent).
+        self,
+        url: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        *,
+        asked_for: Callable[[], None],
+        continue_s: float = CONTINUE_S,
+    ) -> Answer:
+        """Send the head with `Expect: 100-continue`, and `body` only after the 100; `asked_for` is called in between.
 
         The connection is never used again after a final status instead of the 100: the other side may still wait for a body.
 
@@ -115,6 +121,7 @@ class Upstream:
         async def on_continue() -> AsyncIterator[bytes]:
             # aiohttp pulls the first part only once the 100 is there
             asked.set()
+            asked_for()
             yield body
 
         framed = {**headers, "Content-Length": str(len(body))}
@@ -127,7 +134,6 @@ class Upstream:
             if not opening.done() and not asked.is_set():
                 raise NotStartedError(f"no 100 within {continue_s} s")
             answer = Answer(await opening)
-            return answer, asked.is_set()
         except _NEVER_SENT as error:
             raise NotStartedError(f"not connected: {type(error).__name__}") from None
         except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
@@ -136,12 +142,14 @@ class Upstream:
         finally:
             if answer is None:
                 await _give_up(opening)
+        return answer
 
     async def get(self, url: str, headers: Mapping[str, str], *, timeout_s: float) -> tuple[int, bytes]:
         """Return (status, body) of a harmless question; it may be asked twice.
 
         Raises:
-            NotStartedError: no whole answer of reasonable size in time.
+            NotStartedError: nobody listens there.
+            MayHaveRunError: no whole answer of reasonable size in time.
         """
         limit = aiohttp.ClientTimeout(total=timeout_s)
         try:
@@ -150,10 +158,12 @@ class Upstream:
                 while part := await response.content.read(_PART_BYTES):
                     body += part
                     if len(body) > _GET_BYTES_MAX:
-                        raise NotStartedError(f"the answer has more than {_GET_BYTES_MAX} bytes")
+                        raise MayHaveRunError(f"the answer has more than {_GET_BYTES_MAX} bytes")
                 return response.status, body
+        except _NEVER_SENT as error:
+            raise NotStartedError(f"not connected: {type(error).__name__}") from None
         except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
-            raise NotStartedError(f"no answer: {type(error).__name__}") from None
+            raise MayHaveRunError(f"no answer: {type(error).__name__}") from None
 
     async def close(self) -> None:
         """Close every connection. May be called twice."""

@@ -161,6 +161,10 @@ async def raw_helper(said: bytes, seen: list[bytes], *, close: bool = False) -> 
     return await asyncio.start_server(serve, "127.0.0.1", 0)
 
 
+def not_asked() -> None:
+    raise AssertionError("the body was asked for")
+
+
 def url_of(server: asyncio.Server) -> str:
     return f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/x"
 
@@ -176,8 +180,9 @@ async def test_the_body_goes_out_only_after_the_100_and_is_the_same_bytes(upstre
         writer.close()
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-        answer, sent = await upstream.post_when_asked(url_of(server), BODY, {})
-        assert (answer.status, sent, await answer.read(100)) == (200, True, BODY)
+        asked: list[str] = []
+        answer = await upstream.post_when_asked(url_of(server), BODY, {}, asked_for=lambda: asked.append("asked"))
+        assert (answer.status, asked, await answer.read(100)) == (200, ["asked"], BODY)
 
 
 async def test_a_final_status_instead_of_the_100_means_no_body_and_a_closed_connection():
@@ -190,8 +195,8 @@ async def test_a_final_status_instead_of_the_100_means_no_body_and_a_closed_conn
     refusal = b"HTTP/1.1 409 Conflict\r\nContent-Length: 2\r\n\r\n{}"
     async with await raw_helper(refusal, seen) as server:
         for count in (1, 2):
-            answer, sent = await client.post_when_asked(url_of(server), BODY, {})
-            assert (answer.status, sent, await answer.read(100)) == (409, False, b"{}")
+            answer = await client.post_when_asked(url_of(server), BODY, {}, asked_for=not_asked)
+            assert (answer.status, await answer.read(100)) == (409, b"{}")
             answer.close()
             await until("the connection to close", functools.partial(closed, count))
     assert seen == [b"", b""]
@@ -205,7 +210,7 @@ async def test_without_a_100_the_body_is_never_sent_and_nothing_has_started(
     seen: list[bytes] = []
     async with await raw_helper(said, seen, close=close) as server:
         with pytest.raises(NotStartedError):
-            await upstream.post_when_asked(url_of(server), BODY, {}, continue_s=0.2)
+            await upstream.post_when_asked(url_of(server), BODY, {}, asked_for=not_asked, continue_s=0.2)
         await until("the connection to close", lambda: seen)
     assert seen == [b""]
 
@@ -219,7 +224,7 @@ async def test_a_helper_that_dies_after_its_100_may_have_run_it(upstream: Upstre
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         with pytest.raises(MayHaveRunError):
-            await upstream.post_when_asked(url_of(server), BODY, {})
+            await upstream.post_when_asked(url_of(server), BODY, {}, asked_for=lambda: None)
 
 
 # -- headers ------------------------------------------------------------------------------------------------------------

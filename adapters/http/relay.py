@@ -1,0 +1,215 @@
+"""Gives an engine's or a node's answer to the one who asked: whole, or event by event, and never a cut one as a whole one."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Collection, Mapping
+from typing import Final, Protocol
+
+import msgspec
+from aiohttp import web
+
+from adapters.http.errors import ApiError
+from adapters.http.headers import scrub, to_client
+from adapters.http.rewrite import EventTooLargeError, StreamRewriter, Usage, answer_for_client, usage_in
+from adapters.http.server import Call
+from domain.errors import MayHaveRunError
+from domain.ids import ModelId
+
+ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
+EVENT_STREAM: Final = "text/event-stream"
+KEEP_ALIVE_S: Final = 10.0
+"""Silence after which a stream's client gets a comment; proxies on the way cut after 60 s, and 15 s is promised."""
+
+
+class Source(Protocol):
+    """An answer whose head has come (adapters.http.upstream.Answer, an engine's reply)."""
+
+    status: int
+    headers: Mapping[str, str]
+    content_type: str
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """Yield the body as it comes; raise MayHaveRunError if it is cut."""
+        ...
+
+    async def read(self, limit_bytes: int) -> bytes:
+        """Return the whole body; raise MayHaveRunError if it is cut or too large."""
+        ...
+
+    def close(self) -> None:
+        """Cancel what is still on its way."""
+        ...
+
+
+class Relayed(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer that was given whole."""
+
+    status: int
+    """500 if the engine ended its stream with an error event of its own."""
+    usage: Usage
+
+
+class ClientAnswer:
+    """The answer to one request, from nothing sent to its end."""
+
+    def __init__(self, call: Call, served_by: str, *, keep_alive_s: float = KEEP_ALIVE_S) -> None:
+        """Begin with nothing sent; `served_by` is the node that answers unless another is named before."""
+        self._call, self.served_by, self._keep_alive_s = call, served_by, keep_alive_s
+        self._stream: web.StreamResponse | None = None
+        self._whole: web.Response | None = None
+        self._beginning = asyncio.Lock()
+        self._named = served_by
+        self._loop = asyncio.get_running_loop()
+        self._written_s = self._loop.time()
+        self._timer: asyncio.TimerHandle | None = None
+        self._comment: asyncio.Task[None] | None = None
+        self.sent = False
+        """A byte of an answer (comments are none) was given to the client: it cannot be answered otherwise any more."""
+
+    @property
+    def begun(self) -> bool:
+        """Tell whether the status is out: an error can only be an event from here on."""
+        return self._stream is not None
+
+    def keep_alive(self) -> None:
+        """Send a comment whenever the client has heard nothing for a while: for requests that asked for a stream."""
+        self._timer = self._loop.call_later(self._keep_alive_s, self._tick)
+
+    def result(self) -> web.StreamResponse:
+        """Return the response for the server."""
+        answer = self._stream if self._stream is not None else self._whole
+        assert answer is not None, f"request {self._call.id}: nobody answered"
+        return answer
+
+    async def events(self, data: bytes) -> None:
+        """Give whole events."""
+        stream = await self._begin()
+        self.sent = True
+        if self.served_by != self._named:
+            self._named = self.served_by
+            data = b": leaseway-served-by %b\n\n" % self.served_by.encode() + data
+        self._written_s = self._loop.time()
+        await stream.write(data)
+
+    async def whole(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        """Give a whole answer; in a stream that has begun it becomes an event."""
+        self.sent = True
+        if self._stream is not None:
+            await self.events(b"data: " + _one_line(body) + b"\n\n")
+            if status < 400:
+                await self.events(b"data: [DONE]\n\n")
+            return
+        self._whole = web.Response(status=status, body=body, headers={**headers, **self._own_headers()})
+
+    async def fail(self, error: ApiError) -> None:
+        """Tell an error instead of an answer; a stream ends with it as its last event, and its connection closes."""
+        if self._stream is None:
+            self._whole = error.response(self._own_headers())
+            return
+        self._stream.force_close()
+        await self.events(error.event())
+
+    async def end(self) -> None:
+        """End the answer in order."""
+        self.stop()
+        if self._stream is not None:
+            await self._stream.write_eof()
+
+    def cut(self) -> None:
+        """Drop the connection, so that who reads sees that the answer is not whole."""
+        self.stop()
+        transport = self._call.request.transport
+        if transport is not None:
+            transport.abort()
+
+    def stop(self) -> None:
+        """Send no more comments. May be called twice."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._comment is not None:
+            self._comment.cancel()
+
+    def _own_headers(self) -> dict[str, str]:
+        return {
+            **self._call.id_headers(),
+            "leaseway-served-by": self.served_by,
+            "X-Content-Type-Options": "nosniff",
+        }
+
+    async def _begin(self) -> web.StreamResponse:
+        if self._stream is not None and self._stream.prepared:
+            return self._stream
+        async with self._beginning:
+            if self._stream is None:
+                self._named = self.served_by
+                headers = {"Content-Type": EVENT_STREAM, "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+                stream = web.StreamResponse(headers={**headers, **self._own_headers()})
+                await stream.prepare(self._call.request)
+                self._stream = stream
+            return self._stream
+
+    def _tick(self) -> None:
+        silent_s = self._loop.time() - self._written_s
+        if silent_s >= self._keep_alive_s and (self._comment is None or self._comment.done()):
+            self._comment = self._loop.create_task(self._say_waiting())
+            silent_s = 0.0
+        self._timer = self._loop.call_later(self._keep_alive_s - min(silent_s, self._keep_alive_s), self._tick)
+
+    async def _say_waiting(self) -> None:
+        # events are written whole, so between two writes is always a border
+        with contextlib.suppress(ConnectionError):
+            stream = await self._begin()
+            self._written_s = self._loop.time()
+            await stream.write(b": waiting\n\n")
+
+
+async def relay(
+    source: Source, client: ClientAnswer, *, public: ModelId | None, addresses: Collection[str] = ()
+) -> Relayed:
+    """Give `source`'s answer to `client` with the model id `public`, and return what it was.
+
+    `addresses` (`host:port`) are internal: they do not stand in the errors that are passed on.
+
+    Raises:
+        MayHaveRunError: the answer was cut, empty, or a stream without its terminator; the client got at most a part.
+    """
+    try:
+        if source.content_type == EVENT_STREAM and source.status == 200:
+            return await _relay_events(source, client, public)
+        body = await source.read(ANSWER_BYTES_MAX)
+        if not body and source.status < 300:
+            raise MayHaveRunError(f"the engine answered {source.status} and nothing else")
+        usage = usage_in(body) or Usage()
+        if source.status >= 400:
+            body = scrub(body, addresses)
+        if public is not None:
+            body = answer_for_client(body, public)
+        await client.whole(source.status, to_client(source.headers), body)
+        return Relayed(status=source.status, usage=usage)
+    finally:
+        source.close()
+
+
+async def _relay_events(source: Source, client: ClientAnswer, public: ModelId | None) -> Relayed:
+    rewriter = StreamRewriter(public)
+    try:
+        async for part in source.chunks():
+            events = rewriter.feed(part)
+            if events:
+                await client.events(events)
+    except EventTooLargeError as error:
+        raise MayHaveRunError(str(error)) from None
+    rest = rewriter.end()
+    if rest:
+        await client.events(rest)
+    if not rewriter.done and not rewriter.failed:
+        raise MayHaveRunError("the stream ended without its terminator")
+    return Relayed(status=500 if rewriter.failed else source.status, usage=rewriter.usage)
+
+
+def _one_line(body: bytes) -> bytes:
+    """Return a JSON document without line breaks, fit for one `data` line."""
+    with contextlib.suppress(msgspec.DecodeError, RecursionError):
+        return msgspec.json.encode(msgspec.json.decode(body))
+    return msgspec.json.encode({"error": {"message": "the engine's answer is not JSON", "type": "server_error"}})
