@@ -53,6 +53,8 @@ class NatsLink:
         self._loop = asyncio.new_event_loop()
         self._replies: dict[str, asyncio.Future[Incoming]] = {}
         self._numbers = itertools.count(1)
+        self._inbox = ""
+        """What replies are sent to; empty until the connection stands."""
         self._trouble = ""
         """What the connection complained of last."""
         self._denied = asyncio.Event()
@@ -75,26 +77,30 @@ class NatsLink:
         if credentials is not None:
             options["nkeys_seed_str"] = credentials.nkey_seed
             options["inbox_prefix"] = inbox_prefix(credentials.name).encode()
-        connecting = asyncio.ensure_future(
-            self._client.connect(
-                self.url.split(","),
-                error_cb=self._on_error,
-                max_reconnect_attempts=-1,
-                reconnect_time_wait=0.2,
-                **options,
-            )
-        )
         # Tried again and again until the time is up, since a server may be starting; but a refusal will not change.
-        ways = {connecting, asyncio.ensure_future(self._denied.wait())}
+        ways = {asyncio.ensure_future(self._connect(options)), asyncio.ensure_future(self._denied.wait())}
         await asyncio.wait(ways, timeout=CONNECT_S, return_when=asyncio.FIRST_COMPLETED)
         for way in ways:
             way.cancel()
-        try:
-            await connecting
-            self._inbox: str = self._client.new_inbox()
-            await self._client.subscribe(f"{self._inbox}.*", cb=self._on_reply)
-        except (asyncio.CancelledError, OSError, nats.errors.Error) as error:
-            raise OperationalError(f"bus {self.url}: no connection: {self._trouble or said(error)}") from error
+        await asyncio.gather(*ways, return_exceptions=True)
+        if not self._inbox:
+            raise OperationalError(f"bus {self.url}: no connection: {self._trouble or 'no answer'}")
+
+    async def _connect(self, options: Mapping[str, Any]) -> None:
+        while not self._inbox:
+            with contextlib.suppress(OSError, nats.errors.Error):
+                await self._client.connect(
+                    self.url.split(","),
+                    error_cb=self._on_error,
+                    max_reconnect_attempts=-1,
+                    reconnect_time_wait=0.2,
+                    **options,
+                )
+                # A server that closes at once leaves a client that believes in its connection until it is used.
+                inbox = self._client.new_inbox()
+                await self._client.subscribe(f"{inbox}.*", cb=self._on_reply)
+                await self._client.flush(1)
+                self._inbox = inbox
 
     def call(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Return what `work` returns, having run it on the link's loop."""
@@ -188,6 +194,8 @@ class NatsLink:
             answer.set_result(_incoming(message))
 
     async def _on_error(self, error: Exception) -> None:
+        if self._denied.is_set():
+            return
         self._trouble = said(error)
         if "authorization" in self._trouble.lower():
             self._denied.set()
