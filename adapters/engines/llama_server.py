@@ -95,6 +95,7 @@ def serve(options: EngineOptions, ready: Callable[[str], None], stop: threading.
     Raises:
         BadConfigError: the options are wrong, the port is taken, or the engine refuses the model.
     """
+    parent = os.getppid()  # before anybody can know that we run, and end
     check(options)
     port = _port_to_bind(options)
     library = importlib.import_module("xllamacpp")
@@ -103,7 +104,6 @@ def serve(options: EngineOptions, ready: Callable[[str], None], stop: threading.
     except RuntimeError as error:
         raise BadConfigError(f"engine model {options.model}: llama.cpp does not start: {error}") from None
     ready(str(server.listening_address))
-    parent = os.getppid()
     while not stop.wait(_PARENT_CHECK_S):
         if options.die_with_parent and os.getppid() != parent:
             return

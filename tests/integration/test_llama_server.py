@@ -68,7 +68,7 @@ async def test_an_engine_that_should_die_with_its_parent_frees_the_port_when_the
     )
     assert parent.stdout is not None
     assert (await asyncio.wait_for(parent.stdout.readline(), 30)).startswith(b"engine ready")
-    parent.kill()
+    parent.kill()  # at once: the engine must have known its parent before it said that it is ready
     # the child holds the other end of the pipe: end of file means that it is gone
     assert await asyncio.wait_for(parent.stdout.read(), 10) == b""
     await parent.wait()
