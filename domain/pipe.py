@@ -26,7 +26,7 @@ class Pipe:
     def __init__(self, slots: int) -> None:
         self.slots = slots
         self._serving: dict[RequestId, int] = {}
-        self._pending: dict[RequestId, None] = {}
+        self._pending: dict[RequestId, int] = {}
         self._borrowed: set[RequestId] = set()
 
     def __len__(self) -> int:
@@ -53,7 +53,7 @@ class Pipe:
         if len(self._serving) < self.slots:
             self._serving[request] = now_us
             return True
-        self._pending[request] = None
+        self._pending[request] = now_us
         return False
 
     def leave(self, request: RequestId, now_us: int, *, served: bool) -> Left:
@@ -64,11 +64,11 @@ class Pipe:
         """
         self._borrowed.discard(request)
         if request in self._pending:
-            del self._pending[request]
+            entered_us = self._pending.pop(request)
             if not served or not self._serving:
                 return Left(0, None, ())
             mistaken = next(iter(self._serving))
-            began_us = self._serving.pop(mistaken)
+            began_us = max(entered_us, self._serving.pop(mistaken))
             self._serving[mistaken] = now_us
             return Left(now_us - began_us, began_us, ())
         began_us = self._serving.pop(request)

@@ -217,3 +217,11 @@ def test_a_greater_depth_tops_up_at_once_and_a_smaller_one_takes_nothing_back():
     assert told(made.set_depth(3, 9)) == ["Started r3", "Dispatch r3"]
     assert made.set_depth(1, 9) == []
     assert told(made.engine_finished(rid(1), OK, 10)) == ["Finished r1"]
+
+
+def test_a_service_never_seems_to_begin_before_the_request_came():
+    made = runtime(depth=3)
+    for number in (1, 2, 3):
+        made.submit(new(number), number * SECOND)
+    third = of(made.engine_finished(rid(3), OK, 10 * SECOND), Finished)
+    assert (third.wait_us, third.service_us) == (0, 7 * SECOND)

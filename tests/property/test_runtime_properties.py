@@ -1,0 +1,459 @@
+"""Promises of one model's machines under any order of inputs, echoes and faults included.
+
+A small world plays engine, helpers, owners and clients. It believes actions for what is where, folds facts apart from that,
+and compares both with the machine's own snapshot after each input.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from domain.actions import AcceptBorrow, Action, CancelEngine, CancelLend, Dispatch, Lend, Output, Refuse, RefuseBorrow
+from domain.events import (
+    BorrowAccepted,
+    BorrowFinished,
+    BorrowReturned,
+    BorrowStarted,
+    Cancelled,
+    CutOff,
+    Expired,
+    Failed,
+    Finished,
+    Held,
+    LendAnswered,
+    LendBusy,
+    LendReturned,
+    Lent,
+    NativeWaited,
+    Rejected,
+    RelayRefused,
+    Started,
+)
+from domain.ids import LeaseId
+from domain.inputs import EngineResult, LendFailure, LendResult
+from domain.runtime import ModelRuntime
+from tests.unit.machine_rig import BACK_LINK, LINK, OTHER_LINK, SECOND, TTL, cleared, lease, new, offer, rid, runtime
+
+TERMINAL = Finished | Failed | Cancelled | Rejected | Expired
+LEND_OVER = LendAnswered | LendReturned | LendBusy | CutOff | RelayRefused
+LINKS = (LINK, OTHER_LINK)
+WAIT_US = 120 * SECOND
+RETRY_US = SECOND
+
+
+class World:
+    """What is where, as the machine's outputs tell it; every output is checked as it comes."""
+
+    def __init__(self) -> None:
+        self.now_us = 0
+        self.depth = 2
+        self.owner_links: set[str] = {*LINKS}
+        self.helps = True
+        self.up, self.paused_until_us = True, 0
+        self.open: set[str] = set()
+        self.ended: set[str] = set()
+        self.engine: dict[str, bool] = {}
+        self.lends: dict[str, Lend] = {}
+        self.never_again: set[str] = set()
+        self.bodies: set[str] = set()
+        self.held_fold: dict[str, bool] = {}
+        self.engine_fold: set[str] = set()
+        self.lent_fold: dict[str, str] = {}
+        self.desk_fold: dict[str, str] = {}
+        self.leases: dict[str, tuple[Any, Any, int]] = {}
+        self.newest: dict[str, Any] = {}
+
+    @property
+    def enrolled(self) -> bool:
+        return bool(self.owner_links) or self.helps
+
+    @property
+    def limit(self) -> int:
+        return self.depth if self.enrolled else 1
+
+    @property
+    def held(self) -> set[str]:
+        return {request for request in self.open if request not in self.engine and request not in self.lends}
+
+    @property
+    def engine_usable(self) -> bool:
+        return self.up and self.paused_until_us <= self.now_us
+
+    def see(self, outputs: list[Output]) -> None:
+        for output in outputs:
+            if isinstance(output, Dispatch | Lend | CancelLend | CancelEngine | AcceptBorrow | RefuseBorrow | Refuse):
+                self._action(output)
+            elif isinstance(output, TERMINAL):
+                self._terminal(output)
+            elif isinstance(output, Held | Started | Lent):
+                self._queue_fact(output)
+            elif isinstance(output, LEND_OVER):
+                self._lend_over(output)
+            elif isinstance(output, BorrowAccepted | BorrowStarted | BorrowReturned | BorrowFinished):
+                self._desk_fact(output)
+            elif isinstance(output, NativeWaited):
+                assert output.borrowed_in_engine <= 3  # the greatest depth of this test
+
+    def _action(self, action: Action) -> None:
+        request = action.request
+        match action:
+            case Dispatch():
+                assert request not in self.engine, "runs already"
+                assert request not in self.lends, "runs at a helper already"
+                assert self.engine_usable
+                self.engine[request] = action.borrowed
+                assert len(self.engine) <= self.limit, "over the depth"
+            case Lend():
+                assert request in self.open
+                assert request not in self.engine
+                assert request not in self.lends
+                assert action.remaining_us > 0
+                self.lends[request] = action
+            case CancelLend():
+                del self.lends[request]
+            case CancelEngine():
+                assert request in self.engine
+            case AcceptBorrow():
+                self.bodies.add(request)
+            case RefuseBorrow():
+                assert request not in self.engine or action.code == "offload_duplicate", "started, then refused"
+                if action.code != "offload_duplicate":
+                    self.bodies.discard(request)
+            case Refuse():
+                assert request in self.ended, "a client is told of an error that no fact tells"
+
+    def _terminal(self, fact: Finished | Failed | Cancelled | Rejected | Expired) -> None:
+        assert fact.request not in self.ended, "two terminal facts"
+        self.ended.add(fact.request)
+        self.open.discard(fact.request)
+        self.held_fold.pop(fact.request, None)
+        self.engine_fold.discard(fact.request)
+        assert fact.request not in self.lent_fold, "ended with its slot open"
+        assert min(fact.wait_us, fact.service_us) >= 0
+
+    def _queue_fact(self, fact: Held | Started | Lent) -> None:
+        request = fact.request
+        assert request not in self.ended
+        assert self.enrolled or isinstance(fact, Lent)
+        match fact:
+            case Held():
+                self.engine_fold.discard(request)
+                self.held_fold[request] = fact.lendable
+                assert not (fact.lendable and request in self.never_again)
+                assert fact.waiting == len(self.held_fold) or self.restating
+            case Started():
+                self.held_fold.pop(request, None)
+                self.engine_fold.add(request)
+                assert request not in self.lent_fold
+            case Lent():
+                assert self.held_fold.pop(request) or not self.enrolled, "not lendable"
+                assert request not in self.never_again, "lent again"
+                grant, _, ends_us = self.leases[fact.link]
+                assert fact.lease == grant.lease
+                assert ends_us > self.now_us, "the lease is over"
+                self.lent_fold[request] = fact.link
+                out = sum(link == fact.link for link in self.lent_fold.values())
+                assert fact.out == out <= grant.slots, "over the lease's slots"
+
+    restating = False
+
+    def _lend_over(self, fact: LendAnswered | LendReturned | LendBusy | CutOff | RelayRefused) -> None:
+        assert self.lent_fold.pop(fact.request) == fact.link, "a slot was closed twice"
+        self.lends.pop(fact.request, None)
+        if not isinstance(fact, LendBusy):
+            self.never_again.add(fact.request)
+
+    def _desk_fact(self, fact: BorrowAccepted | BorrowStarted | BorrowReturned | BorrowFinished) -> None:
+        match fact:
+            case BorrowAccepted():
+                assert fact.request not in self.desk_fold
+                self.desk_fold[fact.request] = "waiting"
+                assert len(self.desk_fold) <= self.depth, "the desk took more than the depth"
+            case BorrowStarted():
+                assert self.desk_fold[fact.request] == "waiting"
+                assert not self.held, "borrowed work went before own work"
+                self.desk_fold[fact.request] = "running"
+                self.bodies.discard(fact.request)
+            case BorrowReturned():
+                assert self.desk_fold.pop(fact.request, "new") in {"waiting", "new"}, "returned after its start"
+                self.bodies.discard(fact.request)
+            case BorrowFinished():
+                assert self.desk_fold.pop(fact.request) == "running"
+
+
+class RuntimeMachine(RuleBasedStateMachine):
+    """Any order of inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World()
+        self.made = self._make()
+        self.inputs: list[tuple[str, tuple[Any, ...]]] = []
+        self.outputs: list[list[Output]] = []
+        self.numbers = 0
+        self.version = 0
+        self.call("set_links", list(LINKS), [BACK_LINK])
+
+    @staticmethod
+    def _make() -> ModelRuntime:
+        return runtime(owner=(), wait_us_max=WAIT_US, held_max=6)
+
+    def call(self, name: str, *args: Any, before: Callable[[], None] | None = None) -> list[Output]:
+        outputs: list[Output] = getattr(self.made, name)(*args, self.world.now_us)
+        self.inputs.append((name, (*args, self.world.now_us)))
+        self.outputs.append(outputs)
+        if before is not None:
+            before()
+        self.world.see(outputs)
+        return outputs
+
+    # -- clients
+
+    @rule(streaming=st.booleans(), replayable=st.booleans(), lendable=st.booleans())
+    def submit(self, streaming, replayable, lendable):
+        self.numbers += 1
+        world, request = self.world, rid(self.numbers)
+        world.open.add(request)
+        arrival = new(self.numbers, streaming=streaming, replayable=replayable, lendable=lendable)
+        self.call("submit", arrival)
+
+    @precondition(lambda self: self.world.open)
+    @rule(data=st.data())
+    def client_gone(self, data):
+        self.call("client_gone", data.draw(st.sampled_from(sorted(self.world.open))))
+
+    # -- the engine
+
+    @precondition(lambda self: self.world.engine)
+    @rule(data=st.data(), kind=st.sampled_from(["ok", "ok", "ok", "bad", "worse", "broken", "not_started"]))
+    def engine_finished(self, data, kind):
+        world = self.world
+        request = data.draw(st.sampled_from(sorted(world.engine)))
+        result = {
+            "ok": EngineResult(status=200),
+            "bad": EngineResult(status=400),
+            "worse": EngineResult(status=500),
+            "broken": EngineResult(status=200, complete=False),
+            "not_started": EngineResult(status=0, complete=False, not_started=True),
+        }[kind]
+
+        def left() -> None:
+            del world.engine[request]
+            if kind == "not_started":
+                world.paused_until_us = world.now_us + RETRY_US
+
+        self.call("engine_finished", request, result, before=left)
+
+    @rule(up=st.booleans())
+    def set_engine_up(self, up):
+        world = self.world
+        world.up, world.paused_until_us = up, 0
+        self.call("set_engine_up", up)
+        if not up:
+            world.engine.clear()
+
+    @rule(depth=st.integers(1, 3))
+    def set_depth(self, depth):
+        self.world.depth = depth
+        self.call("set_depth", depth)
+
+    # -- links and leases
+
+    @rule(owner_links=st.sets(st.sampled_from(LINKS)), helps=st.booleans())
+    def set_links(self, owner_links, helps):
+        world = self.world
+        world.owner_links, world.helps = owner_links, helps
+        if not world.enrolled:
+            world.held_fold, world.engine_fold = {}, set()
+        for link in set(world.leases) - owner_links:
+            del world.leases[link]
+        world.restating = True
+        self.call("set_links", sorted(owner_links), [BACK_LINK] if helps else [])
+        world.restating = False
+
+    @rule(
+        link=st.sampled_from(LINKS),
+        slots=st.integers(0, 3),
+        age_us=st.integers(0, 40 * SECOND) | st.none(),
+        step=st.integers(-1, 2),
+        name=st.sampled_from(["l1", "l2"]),
+        clear=st.booleans(),
+        job_us=st.integers(0, 3),
+    )
+    def take_lease(self, link, slots, age_us, step, name, clear, job_us):
+        world = self.world
+        order = ("00010000", self.version + step, 0)
+        self.version = max(self.version, self.version + step)
+        event = cleared(link, name) if clear else lease(link=link, slots=slots, name=name, job_us=job_us)
+        sent_us = None if age_us is None else world.now_us - age_us
+        newest = self.world.newest.get(link)
+        if link in world.owner_links and (newest is None or order > newest):
+            self.world.newest[link] = order
+            world.leases.pop(link, None)
+            if not clear and sent_us is not None and sent_us + TTL > world.now_us:
+                world.leases[link] = (event, order, sent_us + TTL)
+        self.call("take_lease", event, order, sent_us)
+
+    # -- helpers
+
+    @precondition(lambda self: self.world.lends)
+    @rule(
+        data=st.data(),
+        kind=st.sampled_from(
+            ["accepted", "answered", "answered", "returned", "busy", "refused", "failed", "sent", "clean"]
+        ),
+    )
+    def lend_outcome(self, data, kind):
+        lend = self.world.lends[data.draw(st.sampled_from(sorted(self.world.lends)))]
+        args: dict[str, tuple[str, tuple[Any, ...]]] = {
+            "accepted": ("lend_accepted", ()),
+            "answered": ("lend_answered", (LendResult(status=200, service_us=5),)),
+            "returned": ("lend_returned", ("own_work",)),
+            "busy": ("lend_busy", ()),
+            "refused": ("lend_refused", ("helper_unreachable",)),
+            "failed": ("lend_failed", (LendFailure(reason="helper_failed"),)),
+            "sent": ("lend_failed", (LendFailure(reason="helper_failed", sent=True),)),
+            "clean": ("lend_failed", (LendFailure(reason="helper_failed", may_have_run=False),)),
+        }
+        name, more = args[kind]
+        self.call(name, lend.request, lend.lease, *more)
+
+    @rule(number=st.integers(1, 30), kind=st.sampled_from(["engine", "answered", "busy", "failed", "gone", "body"]))
+    def echo(self, number, kind):
+        """Something late or doubled about a request that is not in the state that it speaks of."""
+        world, request, lease_id = self.world, rid(number), LeaseId("old")
+        match kind:
+            case "engine" if request not in world.engine:
+                outputs = self.call("engine_finished", request, EngineResult())
+            case "answered":
+                outputs = self.call("lend_answered", request, lease_id, LendResult())
+            case "busy":
+                outputs = self.call("lend_busy", request, lease_id)
+            case "failed":
+                outputs = self.call("lend_failed", request, lease_id, LendFailure(reason="helper_failed"))
+            case "gone" if request not in world.open:
+                outputs = self.call("client_gone", request)
+            case "body" if request not in world.desk_fold:
+                outputs = self.call("borrow_body", request)
+            case _:
+                return
+        assert not any(
+            getattr(output, "request", None) == request for output in outputs if not isinstance(output, Lend | Lent)
+        )
+
+    # -- owners that lend to us
+
+    @rule(live=st.booleans(), slots=st.integers(1, 3), again=st.booleans())
+    def borrow(self, live, slots, again):
+        if again and self.world.desk_fold:
+            number = int(min(self.world.desk_fold)[1:])
+        else:
+            self.numbers += 1
+            number = self.numbers
+        self.call("borrow", offer(number, slots=slots, lease_live=live))
+
+    @precondition(lambda self: self.world.bodies)
+    @rule(data=st.data())
+    def borrow_body(self, data):
+        self.call("borrow_body", data.draw(st.sampled_from(sorted(self.world.bodies))))
+
+    @precondition(lambda self: self.world.desk_fold)
+    @rule(data=st.data())
+    def borrower_gone(self, data):
+        self.call("borrower_gone", data.draw(st.sampled_from(sorted(self.world.desk_fold))))
+
+    # -- time
+
+    @rule(step_us=st.integers(0, 20 * SECOND))
+    def time_passes(self, step_us):
+        self.pass_time(self.world.now_us + step_us)
+
+    def pass_time(self, until_us: int) -> None:
+        """Tick at every timer on the way."""
+        for _ in range(10_000):
+            due_us = self.made.next_timer_us()
+            if due_us is None or due_us > until_us:
+                break
+            assert due_us >= self.world.now_us, "a timer that was due already"
+            self.world.now_us = max(self.world.now_us, due_us)
+            self.call("tick")
+        else:
+            raise AssertionError("a timer that never gets done")
+        self.world.now_us = until_us
+
+    # -- what always holds
+
+    @invariant()
+    def the_engine_never_idles_while_a_request_is_held(self):
+        if self.world.engine_usable and self.world.held:
+            assert len(self.world.engine) >= self.world.limit
+
+    @invariant()
+    def the_snapshot_is_the_fold_of_the_facts(self):
+        queue, desk = self.made.snapshot(self.world.now_us)
+        world = self.world
+        told = {
+            request.request: (request.state, request.lendable and request.state == "held") for request in queue.requests
+        }
+        fold: dict[str, tuple[str, bool]] = dict.fromkeys(world.lent_fold, ("lent", False))
+        fold |= {request: ("held", lendable) for request, lendable in world.held_fold.items()}
+        fold |= dict.fromkeys(world.engine_fold, ("engine", False))
+        assert told == fold
+        assert {request.request: request.state for request in desk.requests} == world.desk_fold
+
+    @invariant()
+    def what_the_facts_tell_is_what_the_actions_did(self):
+        world = self.world
+        assert set(world.lent_fold) == set(world.lends)
+        if world.enrolled:
+            assert set(world.held_fold) == world.held
+            assert world.engine_fold == {request for request, borrowed in world.engine.items() if not borrowed}
+        counts = self.made.counts()
+        assert (counts.held, counts.in_engine) == (len(world.held), len(world.engine))
+        assert (counts.lent, counts.borrowed) == (len(world.lends), len(world.desk_fold))
+
+    @invariant()
+    def no_two_copies_of_a_request_run(self):
+        assert not set(self.world.engine) & set(self.world.lends)
+
+    def teardown(self) -> None:
+        self.everything_ends_once_the_faults_end()
+        self.the_same_inputs_give_the_same_outputs()
+
+    def everything_ends_once_the_faults_end(self) -> None:
+        world = self.world
+        self.set_engine_up(True)
+        for _ in range(200):
+            if not world.open and not world.desk_fold:
+                break
+            for lend in list(world.lends.values()):
+                if lend.request in world.lends:
+                    self.call("lend_answered", lend.request, lend.lease, LendResult())
+            for request in sorted(world.bodies):
+                self.call("borrow_body", request)
+            for request in sorted(world.engine):
+
+                def left(request: str = request) -> None:
+                    del world.engine[request]
+
+                self.call("engine_finished", request, EngineResult(), before=left)
+            self.pass_time(world.now_us + SECOND)
+        assert self.made.idle
+        assert not world.open
+        self.pass_time(world.now_us + 2 * TTL)
+        assert self.made.next_timer_us() is None, "something waits for nothing"
+
+    def the_same_inputs_give_the_same_outputs(self) -> None:
+        again = self._make()
+        for (name, args), outputs in zip(self.inputs, self.outputs, strict=True):
+            assert msgspec.json.encode(getattr(again, name)(*args)) == msgspec.json.encode(outputs)
+
+
+TestRuntime = RuntimeMachine.TestCase
+TestRuntime.settings = settings(
+    max_examples=100, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
+)
