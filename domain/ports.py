@@ -114,7 +114,6 @@ class Witnessed(msgspec.Struct, frozen=True, kw_only=True):
     generation: Generation
     version: int
     digest: str
-    ledger_seq: int
 
 
 class WitnessBook(Protocol):

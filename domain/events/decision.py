@@ -79,7 +79,7 @@ class OwnerPlanned(EventBody, frozen=True, kw_only=True, tag="plan.planned"):
     owner: NodeId
     model: ModelId
     trigger: str
-    """enqueued, completed, borrowed_completed, probe_due, tick, link or health."""
+    """enqueued, completed, borrowed_completed, drained, slots_freed, probe_due, tick, link or health."""
     held: int
     lendable: int
     in_engine: int

@@ -21,6 +21,7 @@ from domain.ids import Generation, LinkId, NodeId, RequestId, lease_id
 from domain.master import health, reasons
 from domain.master.fold import unhold
 from domain.master.planner import Candidate, Plan, plan
+from domain.master.registration import touch_lenders
 from domain.master.state import (
     HEALTHY,
     LEASE_TTL_US,
@@ -28,6 +29,7 @@ from domain.master.state import (
     UNHEALTHY,
     Lease,
     State,
+    mark,
     owner_key,
     split_key,
 )
@@ -51,8 +53,6 @@ class Decided(msgspec.Struct, frozen=True):
     decisions: list[Decision]
     n: int
     """Dirty owners covered."""
-    rest: list[str]
-    """Dirty owners left for the next commit."""
 
 
 def decide(state: State, head: Head, n: int | None = None) -> Decided:
@@ -77,24 +77,24 @@ def decide(state: State, head: Head, n: int | None = None) -> Decided:
             decisions.append(decision)
             size += len(encode(decision))
         taken += 1
-    return Decided(decisions, taken, dirty[taken:])
+    return Decided(decisions, taken)
 
 
-def finish(state: State, rest: list[str]) -> None:
-    """End a commit: only `rest` stays dirty, and every node's health has been looked at."""
-    state.touched = {key: state.touched[key] for key in rest}
+def finish(state: State) -> None:
+    """End a commit: who has nothing to decide is clean, and every node's health has been looked at."""
+    state.touched = {key: state.touched[key] for key in dirty_owners(state)}
     state.silent = {}
 
 
 def merge_touched(state: State) -> None:
-    """Move what control events touched to the dirty owners, the operator's trigger first (domain.master.fold on why)."""
+    """Mark the owners that control events concern (domain.master.fold on why not at once)."""
     control = state.control
     for key in sorted(control.touched):
-        state.touched[key] = control.touched[key]
+        mark(state, key, control.touched[key])
     control.touched = {}
     if control.touched_all:
-        for key in sorted(state.control.by_owner):
-            state.touched.setdefault(key, "link")
+        for key in sorted(control.by_owner):
+            mark(state, key, "link")
         control.touched_all = False
 
 
@@ -218,6 +218,7 @@ def evolve(state: State, decision: Decision) -> None:
     match decision:
         case OwnerPlanned():
             key = owner_key(decision.owner, decision.model)
+            state.touched.pop(key, None)
             if decision.held:
                 state.planned_us[key] = state.now_us
             else:
@@ -228,6 +229,8 @@ def evolve(state: State, decision: Decision) -> None:
             state.leased[key] = sorted({*state.leased.get(key, ()), decision.link})
         case LeaseCleared():
             _drop_lease(state, decision.link, owner_key(decision.owner, decision.owner_model))
+            # what is free now may be what another owner was refused
+            touch_lenders(state, owner_key(decision.helper, decision.helper_model), "slots_freed")
         case NodeHealthChanged(node=name, state=now):
             state.nodes[name].health = now
         case RequestOrphaned():

@@ -190,6 +190,8 @@ def _lent(state: State, node: NodeId, fact: Lent) -> None:
     queue = _queue(state, owner_key(node, fact.model))
     unhold(queue, fact.request)
     queue.lent[fact.request] = fact.link
+    if not queue.held:  # nothing is left to lend: what the lease holds is wanted elsewhere
+        touch(state, owner_key(node, fact.model), "drained")
     slots.lent(state, slots.use_key(fact.link, node, fact.helper), fact.request, fact.work)
 
 
@@ -232,7 +234,7 @@ def _unloaded(state: State, node: NodeId, fact: Unloaded | LoadFailed) -> None:
 
 def _accepting(state: State, node: NodeId, fact: Accepting) -> None:
     state.nodes[node].not_accepting.pop(fact.model, None)
-    registration.touch_lenders(state, owner_key(node, fact.model), "borrowed_completed")
+    registration.touch_lenders(state, owner_key(node, fact.model), "health")
 
 
 def _not_accepting(state: State, node: NodeId, fact: NotAccepting) -> None:

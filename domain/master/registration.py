@@ -49,8 +49,7 @@ def _orphan_all(state: State, key: str) -> None:
     for request in sorted({*queue.held, *queue.engine, *queue.lent}):
         state.orphans.append(Orphan(node, model, request))
     state.queues[key] = Queue(arrival_us=queue.arrival_us, gaps_us=queue.gaps_us)
-    if key in state.leased:
-        state.touched.setdefault(key, "health")
+    touch(state, key, "health")
 
 
 def registered(state: State, name: NodeId, fact: Registered) -> None:

@@ -206,10 +206,23 @@ def decode_state(encoded: bytes) -> State:
     return _DECODER.decode(encoded)
 
 
+_WEAK: Final = {"link": 1, "health": 0, "slots_freed": 0}
+"""Triggers that give way to those of the owner's own queue.
+
+What reaches an owner through a link (rank 0) depends on whether the link's control event was folded before or after the fact;
+the control event itself (rank 1) marks the same owner and is stronger, so that the order does not show.
+"""
+
+
 def touch(state: State, key: str, trigger: str) -> None:
     """Mark an owner queue for planning, if it holds work or a lease: else there is nothing to decide."""
-    if key in state.touched:
-        return
     queue = state.queues.get(key)
     if (queue is not None and queue.held) or key in state.leased:
+        mark(state, key, trigger)
+
+
+def mark(state: State, key: str, trigger: str) -> None:
+    """Mark an owner queue whatever it holds; the strongest trigger stays, of equal ones the first."""
+    marked = state.touched.get(key)
+    if marked is None or _WEAK.get(trigger, 2) > _WEAK.get(marked, 2):
         state.touched[key] = trigger

@@ -13,7 +13,7 @@ from domain.errors import ChainBrokenError, ReplayDiffersError
 from domain.events.commit import GENESIS_DIGEST, Commit, encode_commit, seal
 from domain.ids import Generation
 from domain.master.control import fold_control
-from domain.master.decide import Decided, Head, decide, dirty_owners, evolve, finish, merge_touched
+from domain.master.decide import Decided, Head, decide, evolve, finish, merge_touched
 from domain.master.fold import fold_fact
 from domain.master.inputs import ControlInput, FactOrRejected, Rejected
 from domain.master.state import State, encode_state
@@ -63,7 +63,7 @@ def fold_into(
 
 def commit(state: State, position: Position, span: Range, decided: Decided, *, with_state: bool) -> Commit:
     """Finish the state and return the sealed commit over `span`. `with_state`: carry the digest of the state after it."""
-    finish(state, decided.rest)
+    finish(state)
     draft = Commit(
         version=position.version + 1,
         generation=position.generation,
@@ -139,10 +139,9 @@ def difference(again: Commit, stored: Commit) -> str:
 def follow(state: State, stored: Commit) -> None:
     """Apply a stored commit's decisions to a state that has folded its range: what a standby does; it never decides.
 
-    The dirty owners are computed as the decider did, so that the state is the same to the last bit.
+    The state is the same to the last bit as that of the master that decided.
     """
     merge_touched(state)
-    rest = dirty_owners(state)[stored.n :]
     for decision in stored.decisions:
         evolve(state, decision)
-    finish(state, rest)
+    finish(state)

@@ -368,19 +368,18 @@ class Master:
     def take(
         self, facts: list[StoredMessage], control: list[StoredMessage] | None = None, *, with_state: bool = False
     ) -> Commit | None:
-        """Fold and commit what follows, if anything does."""
+        """Fold and commit what follows until nothing does; return the last commit, if there is one."""
         decrees = [(self.reader.control(m), m) for m in control or ()]
         if self.control_last:
             fold_into(self.state, self.span, [], self.reader.facts(facts))
             fold_into(self.state, self.span, decrees, [])
         else:
             fold_into(self.state, self.span, decrees, self.reader.facts(facts))
-        decided = decide(self.state, Head(self.position.generation, self.position.version + 1))
-        if not decided.decisions:
-            return None
-        made = commit(self.state, self.position, self.span, decided, with_state=with_state)
-        self.position, self.span = after(made), Range()
-        self.commits.append(made)
+        made = None
+        while (decided := decide(self.state, Head(self.position.generation, self.position.version + 1))).decisions:
+            made = commit(self.state, self.position, self.span, decided, with_state=with_state)
+            self.position, self.span = after(made), Range()
+            self.commits.append(made)
         return made
 
     def take_all(self, recorder: Recorder, batch: Callable[[], int]) -> None:

@@ -1,0 +1,43 @@
+"""Fixed-point functions agree with exact ones, on the whole range that prices use."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from domain import fixed
+
+UNIT = 2.0**-32
+
+
+@given(st.integers(min_value=-40 * fixed.ONE, max_value=39 * fixed.ONE))
+def test_exp_is_right_to_a_part_in_a_billion(x: int):
+    exact = math.exp(x * UNIT) / UNIT
+    assert abs(fixed.exp_q32(x) - exact) <= 1 + exact * 1e-9
+
+
+@given(st.integers(min_value=1, max_value=10**18), st.integers(min_value=1, max_value=10**18))
+def test_ln_is_right_to_two_units_of_the_last_place(numerator: int, denominator: int):
+    exact = (math.log(numerator) - math.log(denominator)) / UNIT
+    assert abs(fixed.ln_q32(numerator, denominator) - exact) <= 2 + abs(exact) * 1e-14
+
+
+@given(st.integers(min_value=-20 * fixed.ONE, max_value=20 * fixed.ONE), st.integers(min_value=0, max_value=fixed.ONE))
+def test_exp_never_falls(x: int, step: int):
+    assert fixed.exp_q32(x) <= fixed.exp_q32(x + step)
+
+
+def test_fixed_points():
+    assert fixed.exp_q32(0) == fixed.ONE
+    assert fixed.ln_q32(1) == 0
+    assert fixed.exp_q32(-100 * fixed.ONE) == 0
+    assert fixed.exp_q32(1000 * fixed.ONE) == fixed.exp_q32(fixed.EXP_MAX)
+    # literal results: the same on every Python and machine
+    assert [fixed.exp_q32(fixed.ONE), fixed.ln_q32(10), fixed.ln_q32(1, 3)] == [11674931554, 9889527670, -4718503851]
+
+
+@pytest.mark.parametrize(("numerator", "denominator"), [(0, 1), (1, 0), (-1, 1)])
+def test_ln_of_nothing_is_refused(numerator: int, denominator: int):
+    with pytest.raises(ValueError, match="must be above zero"):
+        fixed.ln_q32(numerator, denominator)
