@@ -1,0 +1,182 @@
+"""Carries one stream into the tables, for ever."""
+
+import asyncio
+import logging
+from contextlib import aclosing
+from typing import Final
+
+import msgspec
+
+from adapters.clickhouse.notes import Notes
+from adapters.clickhouse.sink import Sink
+from domain.errors import BusError, StoreAwayError, StoreError
+from domain.ports import Clock, StoredMessage, Stream
+from domain.subjects import EVENTS, LEDGER
+from projections.ledger import BEGINNING, Chain
+from projections.project import Context, Projected, project
+from services.projector.backoff import Backoff
+from services.projector.batches import BatchLimits, batches
+from services.projector.position import Finder, Position
+from services.projector.threads import in_thread
+
+_LOG: Final = logging.getLogger("leaseway.projector")
+_NOTE_EVERY_US: Final = 60_000_000
+TABLES_GONE: Final = frozenset({60, 81})
+"""ClickHouse's codes for a table or a database that is not there: the tables are to be made again."""
+
+
+class Progress(msgspec.Struct, kw_only=True):
+    """What is known of one stream's way into the tables; /health shows it."""
+
+    stream: str
+    epoch: int = 0
+    position: int = 0
+    """Everything up to here is in the tables."""
+    unreadable: int = 0
+    """Messages since the start of the process that this release cannot read; their bytes are kept."""
+    void: int = 0
+    """Commits since the start of the process that do not continue the ledger."""
+    rows: int = 0
+    """Rows written since the start of the process."""
+    error: str = ""
+    """Why it does not go on just now."""
+
+
+class Epochs:
+    """Which life of each stream is read."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, int] = {}
+        self._events = asyncio.Event()
+
+    def set(self, stream: str, epoch: int) -> None:
+        """Keep the epoch of `stream`."""
+        self._known[stream] = epoch
+        if stream == EVENTS:
+            self._events.set()
+
+    async def of_events(self) -> int:
+        """Return the epoch of LW_EVENTS, once it is known: commits refer to it."""
+        await self._events.wait()
+        return self._known[EVENTS]
+
+
+class Deck(msgspec.Struct, frozen=True, kw_only=True):
+    """What the followers of all streams share."""
+
+    notes: Notes
+    sink: Sink
+    clock: Clock
+    epochs: Epochs
+    router: str
+    """Version of Leaseway."""
+    limits: BatchLimits
+    writing: asyncio.Lock
+    """One insert is in flight at a time."""
+
+
+class Follower:
+    """Carries one stream."""
+
+    def __init__(self, deck: Deck, stream: Stream, progress: Progress) -> None:
+        self._deck, self._stream, self._progress = deck, stream, progress
+        self._finder = Finder(deck.notes, deck.sink, deck.clock)
+        self._position: Position | None = None
+        self._chain: Chain = BEGINNING
+        self._noted_us = deck.clock.monotonic_us()
+        self._backoff = Backoff()
+
+    async def run(self) -> None:
+        """Carry the stream until cancelled.
+
+        Raises:
+            StoreError: the tables are gone and must be made again.
+        """
+        while True:
+            try:
+                await self._follow()
+            except BusError as error:  # a gap as well: the next position is past it
+                self._fail("bus_away", error)
+            except StoreError as error:
+                if error.code in TABLES_GONE:
+                    raise
+                self._fail("clickhouse_away", error)
+            await self._backoff.wait()
+
+    async def note(self) -> None:
+        """Note the position beside the rows."""
+        if self._position is not None:
+            await self._finder.note(self._stream.name, self._position)
+            self._noted_us = self._deck.clock.monotonic_us()
+
+    async def _follow(self) -> None:
+        position = await self._finder.find(self._stream)
+        self._arrive(position)
+        self._deck.epochs.set(self._stream.name, position.epoch)
+        if self._stream.name == LEDGER:
+            self._chain = await self._end_of_ledger(position)
+        self._recover()
+        async with aclosing(batches(self._stream.read(after=position.after), self._deck.limits)) as pieces:
+            async for batch in pieces:
+                await self._carry(batch, position)
+                position = msgspec.structs.replace(position, after=batch[-1].seq)
+                self._arrive(position)
+                if self._deck.clock.monotonic_us() - self._noted_us >= _NOTE_EVERY_US:
+                    await self.note()
+
+    async def _carry(self, batch: list[StoredMessage], position: Position) -> None:
+        """Return once all rows of `batch` are stored. It is kept while ClickHouse is away: nothing more is read meanwhile."""
+        projected = await self._projected(batch, position)
+        while (rows := await self._stored(position.epoch, projected)) is None:
+            await self._backoff.wait()
+        self._recover()
+        self._chain = projected.chain
+        self._count(rows, projected)
+
+    async def _stored(self, epoch: int, projected: Projected) -> int | None:
+        """Return how many rows were new; None if ClickHouse did not take all of them."""
+        try:
+            async with self._deck.writing:
+                return await in_thread(self._deck.sink.write, self._stream.name, epoch, projected.rows)
+        except StoreError as error:
+            if error.code in TABLES_GONE:
+                raise
+            self._fail("clickhouse_away" if isinstance(error, StoreAwayError) else "clickhouse_refuses", error)
+            return None
+
+    async def _projected(self, batch: list[StoredMessage], position: Position) -> Projected:
+        events_epoch = await self._deck.epochs.of_events() if self._stream.name == LEDGER else 0
+        context = Context(router=self._deck.router, events_epoch=events_epoch, chain=self._chain)
+        return await in_thread(project, self._stream.name, position.epoch, batch, context)
+
+    async def _end_of_ledger(self, position: Position) -> Chain:
+        head = await in_thread(self._deck.notes.head, LEDGER, position.epoch)
+        if head is None or head.seq != position.after:
+            return BEGINNING
+        return Chain(seq=head.seq, digest=head.digest)
+
+    def _arrive(self, position: Position) -> None:
+        self._position = position
+        self._progress.epoch, self._progress.position = position.epoch, position.after
+
+    def _count(self, rows: int, projected: Projected) -> None:
+        self._progress.rows += rows
+        self._progress.unreadable += len(projected.unreadable)
+        self._progress.void += len(projected.void)
+        where = {"stream": self._stream.name, "epoch": self._progress.epoch}
+        if projected.unreadable:
+            count, first = len(projected.unreadable), projected.unreadable[0]
+            _LOG.warning("messages_unreadable", extra={**where, "count": count, "first": first})
+        for seq in projected.void:
+            _LOG.error("commit_void", extra={**where, "seq": seq})
+
+    def _fail(self, event: str, error: Exception) -> None:
+        if not self._progress.error:
+            _LOG.warning(event, extra={"stream": self._stream.name, "why": str(error)})
+        self._progress.error = str(error)
+
+    def _recover(self) -> None:
+        if self._progress.error:
+            _LOG.info("stream_goes_on", extra={"stream": self._stream.name})
+        self._progress.error = ""
+        self._backoff.reset()

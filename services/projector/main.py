@@ -1,0 +1,95 @@
+"""`leaseway projector`: carries facts, control events and commits into ClickHouse, and answers questions about them."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+
+from adapters.clickhouse.store import open_store
+from adapters.clock import SystemClock
+from adapters.http.server import HttpServer
+from adapters.keys import load_credentials
+from adapters.nats.connection import Bus, connect
+from adapters.nats.enrolment import key_path
+from domain.control.settings import SETTINGS, parse_values
+from projections.project import STREAMS
+from services.config import Config
+from services.projector.api import Api
+from services.projector.health import Health
+from services.projector.projector import Projector, Setup
+from services.projector.retain import RETENTION
+
+_LOG: Final = logging.getLogger("leaseway.projector")
+NAME: Final = "projector"
+_CONNECTIONS_MAX: Final = 64
+
+
+async def run(config: Config, ready: Callable[[str], None], stop: asyncio.Event) -> None:
+    """Carry streams into ClickHouse and serve the read API until `stop` is set.
+
+    `ready` is called once the API listens and ClickHouse is open, or known to be away: then rows wait in the streams.
+
+    Raises:
+        BadConfigError, DataInUseError, BrokenSetupError: ClickHouse, the bus or the credentials can never do as configured.
+        OSError: the API's port is taken.
+    """
+    clock = SystemClock()
+    credentials = load_credentials(config.bus.credentials or key_path(config.data, NAME))
+    bus = await connect(config.bus.url, credentials, name=NAME, required=False)
+    projector = Projector(setup_of(config, bus, clock))
+    api = Api(projector, Health(projector, router_version()), clock)
+    server = HttpServer(api.handle, connections_max=_CONNECTIONS_MAX, served_by=NAME)
+    try:
+        port = await server.start(config.http.host, config.http.port)
+        await _run_until(projector, stop, lambda: ready(f"http://{config.http.host}:{port}"))
+    finally:
+        await server.stop()
+        await bus.close()
+
+
+def setup_of(config: Config, bus: Bus, clock: SystemClock) -> Setup:
+    """Return what the projector of `config` is made of."""
+    settings = parse_values(config.cluster.settings)
+    return Setup(
+        cluster=config.cluster.name,
+        router=router_version(),
+        streams={name: bus.stream(name) for name in STREAMS},
+        open_store=partial(open_store, dsn_of(config)),
+        clock=clock,
+        retention_us=settings.get(RETENTION, SETTINGS[RETENTION].default),
+    )
+
+
+def dsn_of(config: Config) -> str:
+    """Return where ClickHouse is: as configured, else embedded in the data directory."""
+    return config.clickhouse.dsn or f"chdb://{(config.data / 'clickhouse').resolve()}"
+
+
+def router_version() -> str:
+    """Return the version of the installed Leaseway; rows are stamped with it."""
+    try:
+        return version("leaseway")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+async def _run_until(projector: Projector, stop: asyncio.Event, ready: Callable[[], None]) -> None:
+    """Run `projector` until `stop` is set or it fails for good."""
+    running = asyncio.ensure_future(projector.run())
+    stopping = asyncio.ensure_future(stop.wait())
+    tried = asyncio.ensure_future(projector.tried.wait())
+    try:
+        await asyncio.wait({running, stopping, tried}, return_when=asyncio.FIRST_COMPLETED)
+        if tried.done():
+            ready()
+        await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (stopping, tried):
+            task.cancel()
+        if not running.done():
+            running.cancel()
+        await asyncio.wait({running, stopping, tried})
+    if not running.cancelled():
+        running.result()

@@ -1,0 +1,133 @@
+"""Carries every stream into ClickHouse: opens the store, runs a follower for each stream, begins again when tables are gone."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+
+from adapters.clickhouse.migrate import migrate
+from adapters.clickhouse.notes import Notes
+from adapters.clickhouse.sink import Sink
+from adapters.clickhouse.store import Store
+from domain.control.settings import SETTINGS
+from domain.errors import BusError, StoreError
+from domain.ports import Clock, Stream
+from domain.subjects import CONTROL
+from projections.project import LAST_TABLE, STREAMS
+from projections.tables import MIGRATIONS, RETAINED, column_names
+from services.projector.backoff import Backoff
+from services.projector.batches import BatchLimits
+from services.projector.follow import Deck, Epochs, Follower, Progress
+from services.projector.retain import RETENTION, keep_retention
+from services.projector.threads import in_thread
+
+_LOG: Final = logging.getLogger("leaseway.projector")
+_STOP_S: Final = 5.0
+
+
+class Setup(msgspec.Struct, frozen=True, kw_only=True):
+    """What a projector is made of."""
+
+    cluster: str
+    router: str
+    """Version of Leaseway."""
+    streams: Mapping[str, Stream]
+    """LW_EVENTS, LW_CONTROL and LW_LEDGER by name."""
+    open_store: Callable[[], Store]
+    """Opens ClickHouse; it blocks."""
+    clock: Clock
+    limits: BatchLimits = BatchLimits()
+    retention_us: int = SETTINGS[RETENTION].default
+    """How long rows are kept unless a stored setting says otherwise."""
+
+
+class Projector:
+    """The one writer of ClickHouse. `run` it once; `store` is there for readers while it is open."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup = setup
+        self.store: Store | None = None
+        self.notes: Notes | None = None
+        self.schema = 0
+        """Number of the newest migration, once the store is open."""
+        self.away = ""
+        """Why the store could not be opened yet."""
+        self.progress = {name: Progress(stream=name) for name in STREAMS}
+        self.streams = setup.streams
+        self.tried = asyncio.Event()
+        """Set once the store was opened, or the first attempt to has failed."""
+
+    async def run(self) -> None:
+        """Open the store and carry all streams until cancelled.
+
+        Raises:
+            BadConfigError, DataInUseError, BrokenSetupError: the store can never be opened like this.
+        """
+        backoff = Backoff()
+        while True:
+            try:
+                await self._open()
+                backoff.reset()
+                await self._carry_all()
+            except* StoreError as group:
+                self._say_away(group.exceptions[0])
+            finally:
+                await self._close()
+            await backoff.wait()
+
+    async def _open(self) -> None:
+        store = await in_thread(self._setup.open_store)
+        try:
+            notes = Notes(store, self._setup.cluster)
+            self.schema = await in_thread(migrate, store, MIGRATIONS)
+            await in_thread(notes.check_cluster)
+        except BaseException:
+            await in_thread(store.close)
+            raise
+        self.store, self.notes, self.away = store, notes, ""
+        _LOG.info("clickhouse_open", extra={"dsn": store.shown, "server": store.server_version, "schema": self.schema})
+        self.tried.set()
+
+    async def _close(self) -> None:
+        store, self.store = self.store, None
+        if store is not None:
+            await in_thread(store.close)
+
+    async def _carry_all(self) -> None:
+        assert self.store is not None
+        assert self.notes is not None
+        deck = Deck(
+            notes=self.notes,
+            sink=Sink(self.store, {table: column_names(table) for table in RETAINED}, last_table=LAST_TABLE),
+            clock=self._setup.clock,
+            epochs=Epochs(),
+            router=self._setup.router,
+            limits=self._setup.limits,
+            writing=asyncio.Lock(),
+        )
+        followers = [Follower(deck, self._setup.streams[name], self.progress[name]) for name in STREAMS]
+        try:
+            async with asyncio.TaskGroup() as group:
+                for follower in followers:
+                    group.create_task(follower.run())
+                group.create_task(keep_retention(self.store, self._setup.streams[CONTROL], self._setup.retention_us))
+        except asyncio.CancelledError:
+            await _note_all(followers)
+            raise
+
+    def _say_away(self, error: BaseException) -> None:
+        if not self.away:
+            _LOG.warning("clickhouse_away", extra={"why": str(error)})
+        self.away = str(error)
+        self.tried.set()
+
+
+async def _note_all(followers: list[Follower]) -> None:
+    """Note every position before the end, unless ClickHouse is away: the rows themselves tell as well."""
+    with contextlib.suppress(StoreError, BusError, TimeoutError):
+        async with asyncio.timeout(_STOP_S):
+            for follower in followers:
+                await follower.note()

@@ -1,0 +1,63 @@
+"""Keeps the tables' retention what the operators set it to."""
+
+import contextlib
+import logging
+from collections.abc import Sequence
+from contextlib import aclosing
+from typing import Final
+
+import msgspec
+
+from adapters.clickhouse.retention import days_of, set_retention
+from adapters.clickhouse.store import Store
+from domain.control.settings import PREFIX
+from domain.errors import BusError, StoreError
+from domain.events import SettingChanged, SettingCleared
+from domain.events.codec import decode_control, decode_envelope
+from domain.ports import StoredMessage, Stream
+from projections.tables import RETAINED
+from services.projector.backoff import Backoff
+from services.projector.batches import BatchLimits, batches
+from services.projector.threads import in_thread
+
+_LOG: Final = logging.getLogger("leaseway.projector")
+RETENTION: Final = "offload_decisions_retention"
+
+
+async def keep_retention(store: Store, control: Stream, default_us: int) -> None:
+    """Follow `control`, which has no age limit, from its beginning, and keep `store` at the retention that holds."""
+    backoff = Backoff()
+    while True:
+        try:
+            await _follow(store, control, default_us)
+        except (BusError, StoreError) as error:
+            _LOG.warning("retention_not_kept", extra={"why": str(error)})
+        await backoff.wait()
+
+
+async def _follow(store: Store, control: Stream, default_us: int) -> None:
+    retention_us = default_us
+    at_start = (await control.bounds()).last
+    if at_start == 0:
+        await _set(store, retention_us)
+    async with aclosing(batches(control.read(after=0), BatchLimits())) as pieces:
+        async for batch in pieces:
+            retention_us = retention_after(retention_us, batch, default_us)
+            if batch[-1].seq >= at_start:
+                await _set(store, retention_us)
+
+
+def retention_after(retention_us: int, batch: Sequence[StoredMessage], default_us: int) -> int:
+    """Return the retention in microseconds after the control events of `batch`."""
+    for message in batch:
+        with contextlib.suppress(msgspec.DecodeError):
+            event = decode_control(decode_envelope(message.body).data)
+            if isinstance(event, SettingChanged | SettingCleared) and event.name.removeprefix(PREFIX) == RETENTION:
+                retention_us = event.value if isinstance(event, SettingChanged) else default_us
+    return retention_us
+
+
+async def _set(store: Store, retention_us: int) -> None:
+    changed = await in_thread(set_retention, store, RETAINED, days_of(retention_us))
+    if changed:
+        _LOG.info("retention_set", extra={"days": days_of(retention_us), "tables": ",".join(changed)})
