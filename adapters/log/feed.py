@@ -1,0 +1,161 @@
+"""The public feed of decisions: what the ledger holds, published in order, each decision once.
+
+An outbox without a store of its own: the last message of the feed says how far it has come, and the whole-stream
+expectation lets only the next one in, whoever publishes. So any master may publish any commit again.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Final, Protocol
+
+from adapters.headers import decode_headers
+from adapters.keys import Signer
+from domain.errors import (
+    HistoryError,
+    NoAnswerError,
+    PublishRefusedError,
+    PublishUnknownError,
+    WrongLastSequenceError,
+)
+from domain.events import Decision, Envelope, OwnerPlanned, codec
+from domain.events.commit import Commit
+from domain.ids import Generation
+from domain.ports import Bounds, Clock, Stored, StoredMessage
+from domain.subjects import decision_subject
+
+ORDER: Final = "Lw-Order"
+"""Header of every decision: `<generation>-<version>.<index>`."""
+_BACKOFF_S: Final = (0.0, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
+
+Order = tuple[str, int, int]
+BEFORE_ALL: Final[Order] = ("", 0, -1)
+
+
+class FeedStream(Protocol):
+    """A stream that takes publishes in the order of the calls."""
+
+    name: str
+
+    def publish_soon(
+        self,
+        subject: str,
+        body: bytes,
+        *,
+        message_id: str = "",
+        expected_last: int | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> "asyncio.Future[Stored]":
+        """Start a publish now and return its answer to come."""
+        ...
+
+    async def last(self) -> StoredMessage | None:
+        """Return the newest message, from the leader."""
+        ...
+
+    async def bounds(self) -> Bounds:
+        """Return what the stream holds."""
+        ...
+
+
+class Feed:
+    """Publishes the decisions of commits on LW_DECISIONS."""
+
+    def __init__(self, stream: FeedStream, *, cluster: str, signer: Signer, clock: Clock) -> None:
+        self._stream, self._cluster, self._signer, self._clock = stream, cluster, signer, clock
+        self._at: Order | None = None
+        """Of the newest decision in the feed; None while that is not known."""
+        self._seq = 0
+
+    async def resume(self) -> tuple[int, int]:
+        """Return (version, index) of the last decision stored, (0, -1) if there is none: publish from that commit on.
+
+        Raises:
+            HistoryError: the last message of the feed is none of ours.
+        """
+        last = await self._stream.last()
+        self._seq = last.seq if last else (await self._stream.bounds()).last
+        self._at = order_of(last.headers) if last else BEFORE_ALL
+        return self._at[1], self._at[2]
+
+    async def publish(self, commit: Commit) -> None:
+        """Publish every decision of `commit` but the plans, as far as they are not in the feed yet.
+
+        Asks until it knows, however long the bus is away; cancel it to give up, and publish the commit again.
+
+        Raises:
+            PublishRefusedError: the feed will never take one of them.
+        """
+        attempt = 0
+        while True:
+            try:
+                if self._at is None:
+                    await self.resume()
+                await self._publish_rest(commit)
+            except (NoAnswerError, PublishUnknownError, WrongLastSequenceError):
+                self._at = None
+            else:
+                return
+            await asyncio.sleep(_BACKOFF_S[min(attempt, len(_BACKOFF_S) - 1)])
+            attempt += 1
+
+    async def _publish_rest(self, commit: Commit) -> None:
+        """Send all that is missing at once: where one is not stored, the expectations of all later ones fail too."""
+        assert self._at is not None
+        at = self._at
+        answers: list[tuple[Order, asyncio.Future[Stored]]] = []
+        for index, decision in enumerate(commit.decisions):
+            order: Order = (commit.generation, commit.version, index)
+            if order > at and not isinstance(decision, OwnerPlanned):
+                answers.append((order, self._send(commit.generation, order, decision, self._seq + len(answers))))
+        if not answers:
+            return
+        outcomes = await asyncio.gather(*(answer for _, answer in answers), return_exceptions=True)
+        for (order, _), outcome in zip(answers, outcomes, strict=True):
+            if isinstance(outcome, BaseException):
+                self._at = None if not isinstance(outcome, PublishRefusedError) else self._at
+                raise outcome
+            if outcome.duplicate:  # somebody else published it, and perhaps more: look again
+                raise WrongLastSequenceError(f"{self._stream.name}: {order} is there already")
+            self._at, self._seq = order, outcome.seq
+
+    def _send(
+        self, generation: Generation, order: Order, decision: Decision, expected: int
+    ) -> "asyncio.Future[Stored]":
+        name = f"{generation}-{order[1]}-{order[2]}"
+        wall_us = self._clock.wall_us()
+        envelope = Envelope(
+            id=name,
+            source=f"/{self._cluster}/master",
+            type=codec.tag_of(decision),
+            time=datetime.fromtimestamp(wall_us // 1_000_000, UTC).strftime(
+                f"%Y-%m-%dT%H:%M:%S.{wall_us % 1_000_000:06d}Z"
+            ),
+            cluster=self._cluster,
+            producer="master",
+            mono_us=self._clock.monotonic_us(),
+            cause=f"{generation}-{order[1]}",
+            data=codec.raw(decision),
+        )
+        encoded = codec.encode(envelope)
+        return self._stream.publish_soon(
+            decision_subject(self._cluster, decision),
+            codec.with_tag(encoded, "sig", self._signer.sign(encoded[:-1])),
+            message_id=name,
+            expected_last=expected,
+            headers={ORDER: f"{generation}-{order[1]}.{order[2]}"},
+        )
+
+
+def order_of(headers: bytes) -> Order:
+    """Return (generation, version, index) of a stored decision, by which decisions are compared.
+
+    Raises:
+        HistoryError: it has no such header.
+    """
+    text = decode_headers(headers).get(ORDER, "")
+    generation, dash, rest = text.partition("-")
+    version, dot, index = rest.partition(".")
+    if not (dash and dot and version.isdecimal() and index.isdecimal()):
+        raise HistoryError(f"decision header {ORDER}: must be <generation>-<version>.<index>, got {text!r}")
+    return generation, int(version), int(index)
