@@ -4,7 +4,7 @@ import os
 import secrets
 import time
 
-from domain.ids import Incarnation, RequestId
+from domain.ids import Generation, Incarnation, RequestId
 
 
 class SystemClock:
@@ -42,3 +42,8 @@ def random_token(length_bytes: int = 16) -> str:
 def random_fraction() -> float:
     """Return a number in [0, 1) for jitter; never for a decision."""
     return secrets.randbelow(1 << 30) / (1 << 30)
+
+
+def new_generation(count: int) -> Generation:
+    """Return the name of history number `count`: 4 hex digits of the count, 4 random, so that later histories sort later."""
+    return Generation(f"{count:04x}{secrets.token_hex(2)}")

@@ -22,7 +22,7 @@ FOLLOWED: Final = (EVENTS, CONTROL, DECISIONS)
 STORED_EXPORTS: Final = ("lease.>", "health.>", "control.>", "safe_mode.>", "request.>", "breaker.>")
 """What NODES may hear of CORE as it is published, after `lw.<cluster>.`."""
 
-Role = Literal["master", "projector", "operator", "provisioner", "system", "node", "gateway"]
+Role = Literal["master", "projector", "operator", "provisioner", "preflight", "system", "node", "gateway"]
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +57,7 @@ def rights(cluster: str, member: Member) -> Rights:
         case "gateway":
             return _gateway_rights(root, name)
         case "master":
-            said = ("ledger", "lease.>", "health.>", "request.>", "breaker.>", "safe_mode.>", "obs.>", "snap.>")
+            said = ("hb.master", "ledger", "lease.>", "health.>", "request.>", "breaker.>", "safe_mode.>", "obs.>", "snap.>")
             return _core_rights(root, name, said)
         case "operator":
             return _core_rights(root, name, ("control.>",))
@@ -68,8 +68,11 @@ def rights(cluster: str, member: Member) -> Rights:
             consumers = tuple(f"$JS.API.CONSUMER.{verb}.>" for verb in ("CREATE", "DURABLE.CREATE", "INFO", "DELETE"))
             names = ("$JS.API.INFO", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.LIST", "$JS.API.STREAM.DELETE.*")
             return Rights(publish=(*manage, *consumers, *names), subscribe=(f"{inbox_prefix(name)}.>",))
+        case "preflight":
+            # asks for what nobody has, so as to be answered where it says: see adapters.nats.preflight
+            return Rights(publish=(f"$JS.API.CONSUMER.RESET.{CONTROL}.{name}",), subscribe=(f"{inbox_prefix(name)}.>",))
         case "system":
-            asked = ("$SYS.REQ.SERVER.PING", "$SYS.REQ.SERVER.*.RELOAD", "$SYS.REQ.SERVER.*.VARZ")
+            asked = ("$SYS.REQ.SERVER.*.RELOAD", "$SYS.REQ.SERVER.*.VARZ")
             return Rights(publish=asked, subscribe=(f"{inbox_prefix(name)}.>",))
 
 
@@ -141,7 +144,7 @@ def render_accounts(cluster: str, members: Sequence[Member]) -> str:
 def account_of(role: Role) -> str:
     """Return the account that members of `role` sign in to."""
     match role:
-        case "node" | "gateway":
+        case "node" | "gateway" | "preflight":
             return NODES
         case "system":
             return SYSTEM

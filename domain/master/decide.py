@@ -67,7 +67,7 @@ def decide(state: State, head: Head, n: int | None = None) -> Decided:
     for decision in list(_of_nodes(state)):
         evolve(state, decision)
         decisions.append(decision)
-        size += len(encode(decision))
+        size += len(encode(decision)) if n is None else 0
     taken = 0
     for key in dirty[: OWNERS_PER_COMMIT_MAX if n is None else n]:
         if n is None and size > DECISION_BYTES_MAX:
@@ -75,7 +75,7 @@ def decide(state: State, head: Head, n: int | None = None) -> Decided:
         for decision in list(_of_owner(state, key, head, len(decisions))):
             evolve(state, decision)
             decisions.append(decision)
-            size += len(encode(decision))
+            size += len(encode(decision)) if n is None else 0
         taken += 1
     return Decided(decisions, taken)
 

@@ -5,6 +5,8 @@ sample: a geometric mean, so that one straggler of ten times the usual length mo
 Source: the estimator comparison in docs/discussions/pricing.md ("prior x shrunk log ratio").
 """
 
+from functools import lru_cache
+
 import msgspec
 
 from domain import fixed
@@ -62,11 +64,18 @@ class Fit(msgspec.Struct):
         return sorted(self.loads_us)[len(self.loads_us) // 2]
 
 
-def cost_us(log_q32: int, work: int) -> int:
-    """Return the microseconds that `work` takes at e**log microseconds a unit; at least 1."""
-    # A unit of work is a micro-token, so the unit cost is far below 1: keep 32 more fraction bits through the product.
-    unit_q64 = fixed.exp_q32(log_q32 + 32 * _LN2_Q32)
-    return max(1, work * unit_q64 >> 64)
+@lru_cache(maxsize=4096)  # a plan asks for the same few again and again, and a logarithm changes only with a sample
+def unit_q64(log_q32: int) -> int:
+    """Return e**log as microseconds per unit of work, with 64 fraction bits.
+
+    A unit of work is a micro-token, so its cost is far below a microsecond: 32 more bits keep what matters of it.
+    """
+    return fixed.exp_q32(log_q32 + 32 * _LN2_Q32)
+
+
+def cost_us(unit: int, work: int) -> int:
+    """Return the microseconds that `work` takes at `unit` (of unit_q64); at least 1."""
+    return max(1, work * unit >> 64)
 
 
 _LN2_Q32 = fixed.ln_q32(2)

@@ -11,7 +11,7 @@ from domain import fixed
 from domain.events import LinkAdded, OwnerPlanned, Verdict
 from domain.ids import LinkId
 from domain.master import pricing, reasons, slots
-from domain.master.fits import cost_us
+from domain.master.fits import cost_us, unit_q64
 from domain.master.slotting import Machine, earliest_slots
 from domain.master.state import Queue, State, owner_key, split_key
 
@@ -63,8 +63,9 @@ def plan(state: State, key: str, trigger: str) -> Plan:
     drain_us = lent_us = job_us = -1
     if log is not None and queue.held:
         size = queue.held_work // len(queue.held)
-        free = pricing.engine_free_us(queue, log, state.now_us, _engine_slots(state, key))
-        job_us = max(1, cost_us(log, size) // _engine_slots(state, key))
+        at_once, unit = _engine_slots(state, key), unit_q64(log)
+        free = pricing.engine_free_us(queue, unit, state.now_us, at_once)
+        job_us = max(1, cost_us(unit, size) // at_once)
         owner: Machine = (free, job_us)
         drain_us = free + job_us * len(queue.held)
         if not blocked:
@@ -137,8 +138,9 @@ def _price(state: State, candidate: Candidate, owner_log: int, size: int, queue:
     if log is None or info is None:
         candidate.code = candidate.code or reasons.SERVICE_UNPRICED
         return
-    candidate.job_us = cost_us(log, size)
-    candidate.ready_us = pricing.helper_free_us(state, helper_key, log) + pricing.TURNAROUND_US
+    unit = unit_q64(log)
+    candidate.job_us = cost_us(unit, size)
+    candidate.ready_us = pricing.helper_free_us(state, helper_key, unit) + pricing.TURNAROUND_US
     if info.context and queue.held_tokens // len(queue.held) > info.context:
         candidate.code = candidate.code or reasons.CONTEXT_TOO_SMALL
     if info.ready:

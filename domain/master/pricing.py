@@ -40,12 +40,14 @@ def remaining_us(expected_us: int, elapsed_us: int) -> int:
     return elapsed_us * 3 // 10
 
 
-def engine_free_us(queue: Queue, log_q32: int, now_us: int, slots_at_once: int) -> int:
+def engine_free_us(queue: Queue, unit: int, now_us: int, slots_at_once: int) -> int:
     """Return the time until the owner's engine has served all that is inside it."""
+    if not queue.engine:
+        return 0
     jobs = sorted(queue.engine.items(), key=lambda item: (item[1].since_us, item[0]))
     total = 0
     for place, (_, job) in enumerate(jobs):
-        expected = cost_us(log_q32, job.work)
+        expected = cost_us(unit, job.work)
         if place < slots_at_once:
             total += remaining_us(expected, now_us - max(job.since_us, queue.freed_us if place == 0 else 0))
         else:
@@ -53,13 +55,13 @@ def engine_free_us(queue: Queue, log_q32: int, now_us: int, slots_at_once: int) 
     return total // max(1, slots_at_once)
 
 
-def helper_free_us(state: State, helper_key: str, log_q32: int) -> int:
+def helper_free_us(state: State, helper_key: str, unit: int) -> int:
     """Return the time until a helper has served its own work inside the engine and all that it borrowed."""
     queue = state.queues.get(helper_key)
-    total = engine_free_us(queue, log_q32, state.now_us, 1) if queue is not None else 0
+    total = engine_free_us(queue, unit, state.now_us, 1) if queue is not None else 0
     for link in state.control.by_helper.get(helper_key, ()):
         for use in slots.open_uses(state, slots.key_of(state.control.links[link])):
-            expected = cost_us(log_q32, use.work)
+            expected = cost_us(unit, use.work)
             total += remaining_us(expected, state.now_us - use.started_us) if use.started_us else expected
     return total
 

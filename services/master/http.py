@@ -1,0 +1,132 @@
+"""The master's HTTP surface: health, and the state for people. Read only, loopback by default."""
+
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from domain.ids import NodeId
+from domain.master import slots
+from domain.master.fits import cost_us, unit_q64
+from domain.master.state import Node, State, owner_key
+from services.master.loop import MasterLoop
+
+TOKEN = 1_000_000
+"""One token of work, in micro-units."""
+
+
+def application(loop: MasterLoop, findings: list[str]) -> web.Application:
+    """Return the application; `findings` are what the preflight had to say about the bus."""
+
+    async def health(request: web.Request) -> web.Response:
+        del request
+        position = loop.history.position
+        body = {
+            "status": loop.mode,
+            "doubt": loop.doubt,
+            "generation": position.generation,
+            "version": position.version,
+            "term": loop.state.term,
+            "policy": loop.state.policy,
+            "bus": findings,
+        }
+        return _json(body, status=200 if loop.mode in {"active", "standby"} else 503)
+
+    async def state(request: web.Request) -> web.Response:
+        del request
+        return _json(describe(loop))
+
+    app = web.Application()
+    app.router.add_get("/health", health)
+    app.router.add_get("/admin/v1/state", state)
+    return app
+
+
+def _json(body: object, status: int = 200) -> web.Response:
+    return web.Response(body=msgspec.json.encode(body), status=status, content_type="application/json")
+
+
+def describe(loop: MasterLoop) -> dict[str, Any]:
+    """Return the whole state as people read it: nodes, links, leases, each in id order."""
+    state, position = loop.state, loop.history.position
+    return {
+        "generation": position.generation,
+        "version": position.version,
+        "digest": position.digest,
+        "term": state.term,
+        "policy": state.policy,
+        "mode": loop.mode,
+        "safe_mode": loop.mode == "safe_mode",
+        "doubt": loop.doubt,
+        "now_us": state.now_us,
+        "nodes": [_node(state, name) for name in sorted({*state.nodes, *state.control.roster})],
+        "links": [msgspec.to_builtins(state.control.links[link]) for link in sorted(state.control.links)],
+        "leases": [_lease(state, link) for link in sorted(state.leases)],
+    }
+
+
+def _node(state: State, name: NodeId) -> dict[str, Any]:
+    node = state.nodes.get(name, Node())
+    enrolled = state.control.roster.get(name)
+    return {
+        "node": name,
+        "url": node.url or (enrolled.url if enrolled is not None else ""),
+        "enrolled": enrolled is not None,
+        "retired": enrolled is not None and enrolled.retired,
+        "registered": bool(node.incarnation),
+        "health": node.health if node.incarnation else "never_registered",
+        "silent_us": node.silent_us,
+        "incomplete": node.incomplete,
+        "late": node.late,
+        "draining": node.draining,
+        "depth": node.depth,
+        "incarnation": node.incarnation,
+        "models": [_model(state, name, node, model) for model in sorted(node.models)],
+    }
+
+
+def _model(state: State, name: NodeId, node: Node, model: Any) -> dict[str, Any]:
+    info = node.models[model]
+    key = owner_key(name, model)
+    queue = state.queues.get(key)
+    fit = state.fits.get(key)
+    log = fit.mean_log() if fit is not None else None
+    return {
+        "id": model,
+        "local_id": info.local_id,
+        "lane": info.lane,
+        "engine": info.engine,
+        "slots": info.slots,
+        "context": info.context,
+        "hash": info.hash,
+        "capabilities": list(info.capabilities),
+        "ready": info.ready,
+        "not_accepting": node.not_accepting.get(model, ""),
+        "held": len(queue.held) if queue is not None else 0,
+        "in_engine": len(queue.engine) if queue is not None else 0,
+        "lent": len(queue.lent) if queue is not None else 0,
+        "samples": len(fit.logs) if fit is not None else 0,
+        "token_us": cost_us(unit_q64(log), TOKEN) if log is not None else None,
+    }
+
+
+def _lease(state: State, link: Any) -> dict[str, Any]:
+    lease = state.leases[link]
+    event = lease.event
+    return {
+        "link": link,
+        "owner": event.owner,
+        "owner_model": event.owner_model,
+        "helper": event.helper,
+        "helper_model": event.helper_model,
+        "lease": event.lease,
+        "slots": event.slots,
+        "out": slots.count_open(state, slots.use_key(link, event.owner, event.helper)),
+        "age_us": state.now_us - lease.granted_us,
+        "ttl_us": event.ttl_us,
+        "job_us": event.job_us,
+        "switch_us": event.switch_us,
+        "gain_us": event.gain_us,
+        "source": event.source,
+        "reason": event.reason,
+    }

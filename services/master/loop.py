@@ -1,0 +1,288 @@
+"""The master's life: standby (apply commits) or active (fold, decide, commit), and safe mode when history is in doubt.
+
+Nothing elects a master. Whoever holds the right last version gets its commit stored; who does not drops its state and follows.
+Heartbeats only keep standbys from competing.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterator, Sequence
+
+import msgspec
+from adapters.log.feed import Feed
+from adapters.log.ledger import Ledger
+from adapters.log.snapshots import Snapshots
+
+from adapters.log.history import History, Streams, check_inputs, check_witness, last_commit, stored_commit
+from adapters.log.reader import Reader
+from domain.errors import BusError, HistoryError, HistoryGapError
+from domain.events import Registered
+from domain.events.commit import Commit, encode_commit
+from domain.ids import Generation
+from domain.master.decide import Decided, Head, decide
+from domain.master.health import next_due_us
+from domain.master.inputs import FactInput
+from domain.master.state import POLICY, State, encode_state
+from domain.master.step import Range, after, commit, fold_into
+from domain.ports import Clock, StoredMessage, Stream, WitnessBook, Witnessed
+from services.master.observer import LOOK_EVERY_S, Observer
+
+LOG = logging.getLogger("leaseway.master")
+TAKEOVER_SILENCE_US = 2_000_000
+"""A standby takes over when no active master was heard for so long."""
+FIRST_WAIT_US = 700_000
+"""At its start a master listens this long for another one; masters beat every half second."""
+RANGE_FACTS_MAX = 20_000
+"""A range without a decision is closed by a root commit when it is this long, so that a restart has little to fold."""
+REJECTED_MAX = 2_000
+SNAPSHOT_EVERY = 500
+DUE_EVERY_US = 200_000
+BATCHES_AHEAD = 16
+WITNESS_EVERY_S = 0.2
+
+
+class Deposed(Exception):  # noqa: N818  # it ends a reign; nothing is wrong
+    """Another master's commit is stored where ours was to be."""
+
+
+class Parts(msgspec.Struct, frozen=True):
+    """What the loop works with."""
+
+    streams: Streams
+    ledger: Ledger
+    feed: Feed
+    snapshots: Snapshots
+    witness: WitnessBook
+    reader: Reader
+    observer: Observer
+    clock: Clock
+    new_generation: Generation
+
+
+class MasterLoop:
+    """One master process: `run` lives its life, `mode` and `history` say where it is."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        self.mode = "starting"
+        """starting, standby, active or safe_mode."""
+        self.doubt = ""
+        """Why history is in doubt; empty outside safe mode."""
+        self.history = self._blank()
+        self.ready = asyncio.Event()
+        """Set once the master follows, decides, or knows that it may not."""
+        self._unpublished: asyncio.Queue[Commit] = asyncio.Queue()
+
+    def _blank(self) -> History:
+        return History(self.parts.streams, self.parts.reader, self.parts.new_generation)
+
+    @property
+    def state(self) -> State:
+        """The state as far as it is folded."""
+        return self.history.state
+
+    async def run(self) -> None:
+        """Load, follow, and decide whenever no other master does; for ever, or in safe mode if history is in doubt."""
+        while True:
+            try:
+                await self._load()
+                await self._stand_by()
+                await self._reign()
+            except Deposed:
+                LOG.warning("deposed", extra={"version": self.history.position.version})
+            except (HistoryError, HistoryGapError) as error:
+                await self._safe_mode(str(error))
+            except BusError as error:
+                LOG.warning("bus_failed", extra={"error": str(error)})
+                await asyncio.sleep(0.5)
+
+    async def _safe_mode(self, doubt: str) -> None:
+        """Decide nothing, say so loudly, and stay: only an operator's new generation ends it."""
+        self.mode, self.doubt = "safe_mode", doubt
+        self.ready.set()
+        LOG.error("safe_mode", extra={"doubt": doubt, "version": self.history.position.version})
+        await asyncio.Event().wait()
+
+    # ---- loading and standing by -------------------------------------------------------------------------------------
+
+    async def _load(self) -> None:
+        """Restore the newest snapshot that a commit vouches for, and apply what follows it."""
+        self.history = self._blank()
+        head = await last_commit(self.parts.streams.ledger)
+        check_witness(await self.parts.witness.read(), head)
+        await check_inputs(self.parts.streams, head)
+        if head is None:
+            return
+        if head.policy != POLICY:
+            raise HistoryError(f"ledger: decided by policy {head.policy}, this version decides by {POLICY}")
+        self.history.position = msgspec.structs.replace(self.history.position, generation=head.generation)
+        await self._restore()
+        await self.history.catch_up(head)
+
+    async def _restore(self) -> None:
+        newest = await self.parts.snapshots.newest()
+        if newest is None:
+            return
+        version, body = newest
+        message = await self.parts.streams.ledger.get(version)
+        if message is None or not self.history.restore(body, stored_commit(message)):
+            LOG.warning("snapshot_unusable", extra={"version": version})
+
+    async def _stand_by(self) -> None:
+        """Apply the commits of the active master until none is heard of for a while."""
+        self.mode = "standby"
+        since_us = self.parts.clock.monotonic_us()
+        wait_us = FIRST_WAIT_US
+        while True:
+            head = await last_commit(self.parts.streams.ledger)
+            if head is not None:
+                await self.history.catch_up(head)
+            now_us = self.parts.clock.monotonic_us()
+            heard_us = self.parts.observer.master_seen_us
+            if heard_us is not None:
+                since_us, wait_us = max(since_us, heard_us), TAKEOVER_SILENCE_US
+                self.ready.set()
+            if now_us - since_us >= wait_us:
+                return
+            await asyncio.sleep(0.1)
+
+    # ---- deciding ----------------------------------------------------------------------------------------------------
+
+    async def _reign(self) -> None:
+        """Be the active master until another commit is found where ours was to be."""
+        self.state.term = self.history.position.term + 1
+        self.parts.observer.begin(self.state)
+        self._unpublished = asyncio.Queue()
+        await self._publish_backlog()
+        LOG.info("active", extra={"term": self.state.term, "version": self.history.position.version})
+        self.mode = "active"
+        self.ready.set()
+        inbox: asyncio.Queue[tuple[Stream, Sequence[StoredMessage]]] = asyncio.Queue(BATCHES_AHEAD)
+        position = self.history.position
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(_pour(self.parts.streams.events, position.hi, inbox))
+                group.create_task(_pour(self.parts.streams.control, position.chi, inbox))
+                group.create_task(self._watch())
+                group.create_task(self._publish())
+                group.create_task(self._keep_witness())
+                group.create_task(self._decide(inbox))
+        except BaseExceptionGroup as failed:
+            raise _first(failed) from failed
+
+    async def _publish_backlog(self) -> None:
+        """Put on the feed what the ledger holds beyond the feed's end: the last master may have died in between."""
+        version, _ = await self.parts.feed.resume()
+        head = self.history.position.version
+        if head < max(1, version):
+            return
+        async for batch in self.parts.streams.ledger.read(after=max(0, version - 1), until=head):
+            for message in batch:
+                await self.parts.feed.publish(stored_commit(message))
+
+    async def _decide(self, inbox: asyncio.Queue[tuple[Stream, Sequence[StoredMessage]]]) -> None:
+        span = Range()
+        while True:
+            self._fold(span, [await inbox.get()])
+            while not inbox.empty():
+                self._fold(span, [inbox.get_nowait()])
+            while (made := self._cut(span)) is not None:  # one commit can leave owners for the next
+                await self._store(made)
+                span = Range()
+                self._unpublished.put_nowait(made)
+
+    def _fold(self, span: Range, given: list[tuple[Stream, Sequence[StoredMessage]]]) -> None:
+        reader = self.parts.reader
+        for stream, batch in given:
+            if stream is self.parts.streams.control:
+                fold_into(self.state, span, [(reader.control(message), message) for message in batch], [])
+            else:
+                facts = reader.facts(batch)
+                self._check_witnesses([fact for fact, _ in facts if isinstance(fact, FactInput)])
+                fold_into(self.state, span, [], facts)
+
+    def _check_witnesses(self, facts: list[FactInput]) -> None:
+        """A node that registers says the newest commit that it saw; a ledger that is behind it has lost something."""
+        position = self.history.position
+        for given in facts:
+            if isinstance(given.fact, Registered) and given.fact.witness is not None:
+                seen = given.fact.witness
+                if (seen.generation, seen.version) > (position.generation, position.version):
+                    raise HistoryError(
+                        f"ledger: ends at version {position.version} of generation {position.generation}, "
+                        f"but {given.speaker} has seen version {seen.version} of generation {seen.generation}"
+                    )
+
+    def _cut(self, span: Range) -> Commit | None:
+        """Return the commit over what is folded, if anything follows from it."""
+        position = self.history.position
+        decided: Decided = decide(self.state, Head(position.generation, position.version + 1))
+        long = len(span.facts) >= RANGE_FACTS_MAX or len(span.rejected) >= REJECTED_MAX
+        if not decided.decisions and not long:
+            return None
+        with_state = long or (position.version + 1) % SNAPSHOT_EVERY == 0
+        return commit(self.state, position, span, decided, with_state=with_state)
+
+    async def _store(self, made: Commit) -> None:
+        snapshot = encode_state(self.state) if made.state else b""
+        if not await self.parts.ledger.append(made.version, encode_commit(made), made.digest):
+            raise Deposed
+        self.history.position = after(made)
+        if snapshot:
+            await self.parts.snapshots.save(made.version, snapshot)
+
+    # ---- beside the decisions ----------------------------------------------------------------------------------------
+
+    async def _publish(self) -> None:
+        """Publish stored commits on the feed, in order."""
+        while True:
+            await self.parts.feed.publish(await self._unpublished.get())
+
+    async def _keep_witness(self) -> None:
+        """Remember the newest stored commit outside the ledger, not more often than a disk likes to be synced."""
+        kept = 0
+        while True:
+            position = self.history.position
+            if position.version > kept:
+                seen = Witnessed(generation=position.generation, version=position.version, digest=position.digest)
+                await self.parts.witness.write(seen)
+                kept = position.version
+            await asyncio.sleep(WITNESS_EVERY_S)
+
+    async def _watch(self) -> None:
+        """Beat, look at heartbeats, and state when the earliest timer ran out."""
+        armed_us, armed_at_us = None, 0
+        while True:
+            await self.parts.observer.look(self.state)
+            due_us = next_due_us(self.state)
+            now_us = self.parts.clock.monotonic_us()
+            if due_us != armed_us:
+                armed_us, armed_at_us = due_us, now_us
+            elif due_us is not None and now_us - armed_at_us >= max(due_us - self.state.now_us, DUE_EVERY_US):
+                await self.parts.observer.due(self.state.term, now_us - armed_at_us)
+                armed_us = None
+            await asyncio.sleep(LOOK_EVERY_S)
+
+
+async def _pour(stream: Stream, after_seq: int, inbox: asyncio.Queue[tuple[Stream, Sequence[StoredMessage]]]) -> None:
+    batches: AsyncIterator[Sequence[StoredMessage]] = stream.read(after=after_seq)
+    async for batch in batches:
+        await inbox.put((stream, batch))
+
+
+def _first(failed: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return what ended a reign: history in doubt before all else, since nothing may go on after it."""
+    leaves = list(_leaves(failed))
+    for kind in (HistoryError, HistoryGapError, Deposed, BusError):
+        for leaf in leaves:
+            if isinstance(leaf, kind):
+                return leaf
+    return leaves[0]
+
+
+def _leaves(failed: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for error in failed.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error

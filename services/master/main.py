@@ -1,0 +1,81 @@
+"""The master process: connect, check, live the loop, answer over HTTP."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+
+from adapters.log.feed import Feed
+from adapters.log.ledger import Ledger
+from adapters.log.snapshots import Snapshots
+from adapters.log.witness import FileWitnessBook
+from aiohttp import web
+
+from adapters.clock import SystemClock, new_generation, new_incarnation
+from adapters.keys import Credentials, Signer, load_credentials
+from adapters.log.history import Streams
+from adapters.log.reader import Reader
+from adapters.nats.connection import Bus, connect
+from domain.errors import BadConfigError
+from domain.subjects import CONTROL, DECISIONS, EVENTS, LEDGER, SNAPSHOTS, ledger_subject
+from services.config import Config
+from services.master.http import application
+from services.master.loop import MasterLoop, Parts
+from services.master.observer import Observer
+
+LOG = logging.getLogger("leaseway.master")
+
+
+async def run(config: Config, ready: Callable[[str], None], stop: asyncio.Event) -> None:
+    """Be a master until `stop` is set; `ready` is called with the URL once it follows, decides, or is in safe mode."""
+    credentials = load_credentials(config.bus.credentials or config.data / "keys" / "master.json")
+    if credentials.role != "master":
+        raise BadConfigError(f"credentials of {credentials.name}: role must be master, it is {credentials.role}")
+    bus = await connect(config.bus.url, credentials, name="master")
+    try:
+        await _serve(config, credentials, bus, ready, stop)
+    finally:
+        await bus.close()
+
+
+async def _serve(
+    config: Config, credentials: Credentials, bus: Bus, ready: Callable[[str], None], stop: asyncio.Event
+) -> None:
+    loop = MasterLoop(_parts(config, credentials, bus))
+    runner = web.AppRunner(application(loop, []), access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, config.http.host, config.http.port)
+    await site.start()
+    host, port = runner.addresses[0][:2]
+    tasks = [asyncio.create_task(loop.run()), asyncio.create_task(loop.parts.observer.listen())]
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait([asyncio.create_task(loop.ready.wait()), stopping, *tasks], return_when="FIRST_COMPLETED")
+        if loop.ready.is_set():
+            ready(f"http://{host}:{port}")
+        done, _ = await asyncio.wait([stopping, *tasks], return_when="FIRST_COMPLETED")
+        for task in done:
+            task.result()
+    finally:
+        for task in (*tasks, stopping):
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        await runner.cleanup()
+
+
+def _parts(config: Config, credentials: Credentials, bus: Bus) -> Parts:
+    clock, cluster = SystemClock(), credentials.cluster
+    events = bus.stream(EVENTS)
+    ledger = bus.stream(LEDGER)
+    return Parts(
+        streams=Streams(events, bus.stream(CONTROL), ledger),
+        ledger=Ledger(ledger, ledger_subject(cluster)),
+        feed=Feed(bus.stream(DECISIONS), cluster=cluster, signer=Signer(credentials.master_seed), clock=clock),
+        snapshots=Snapshots(bus.stream(SNAPSHOTS), cluster=cluster),
+        witness=FileWitnessBook(config.data / "checkpoint.json"),
+        reader=Reader(cluster, credentials.cluster_mac_secret),
+        observer=Observer(bus, events, cluster, credentials.cluster_mac_secret, new_incarnation(), clock),
+        clock=clock,
+        new_generation=new_generation(1),
+    )
