@@ -185,9 +185,9 @@ def finished(number: int, *, helper: str = "", model: ModelId = MODEL, code: str
     )
 
 
-def verdict(*, helper: NodeId = HELPER, outcome: str = "granted", code: str = "", slots: int = 2) -> Verdict:
+def verdict(*, helper: str = HELPER, outcome: str = "granted", code: str = "", slots: int = 2) -> Verdict:
     return Verdict(
-        helper=helper,
+        helper=NodeId(helper),
         link=LINK,
         outcome=outcome,
         code=code,

@@ -1,0 +1,63 @@
+"""The schema's text is the one source: of the rows' shapes, of the reference, and of what was released."""
+
+from pathlib import Path
+
+import pytest
+
+from adapters.clickhouse.migrate import digest_of
+from projections.reference import reference
+from projections.rows import Place, row
+from projections.tables import MIGRATIONS, RETAINED, SCHEMA_VERSION, TABLES, blank, column_names
+
+ROOT = Path(__file__).parents[2]
+RELEASED = {1: "3b5766956e263d382028a9324f736863"}
+"""Add a line for each new migration; a line that is here never changes."""
+
+
+def test_a_released_migration_is_never_edited():
+    assert {step.number: digest_of(step) for step in MIGRATIONS} == RELEASED
+
+
+def test_migrations_are_numbered_without_gaps_and_the_newest_is_the_schema_version():
+    assert [step.number for step in MIGRATIONS] == list(range(1, SCHEMA_VERSION + 1))
+
+
+def test_the_reference_of_the_tables_is_current():
+    page = ROOT / "docs" / "reference" / "tables.md"
+    assert page.read_text(encoding="utf-8") == reference(), (
+        "run python -m projections.reference > docs/reference/tables.md"
+    )
+
+
+def test_every_column_line_of_every_statement_is_understood():
+    for table, statement in zip(TABLES.values(), MIGRATIONS[0].statements, strict=True):
+        lines = [line for line in statement.splitlines() if line.startswith("  ") and not line.startswith("  INDEX")]
+        assert len(table.columns) == len(lines), table.name
+
+
+def test_every_table_of_messages_begins_with_the_place_of_the_message_and_is_parted_by_the_day_of_its_stamp():
+    for name in RETAINED:
+        assert column_names(name)[:4] == ("stream", "epoch", "seq", "at_ns"), name
+        statement = next(text for text in MIGRATIONS[0].statements if f" {name} (" in text)
+        assert "PARTITION BY day" in statement
+        assert "non_replicated_deduplication_window = 10000" in statement
+        assert TABLES[name].order_by.startswith("stream, epoch, seq"), "the key must not move between partitions"
+
+
+def test_a_row_with_a_column_that_its_table_lacks_is_refused():
+    with pytest.raises(ValueError, match="table requests: has no column prompt"):
+        row("requests", Place("LW_EVENTS", 1, 1, 1), {"prompt": "hello"})
+
+
+def test_what_is_not_known_is_told_from_zero():
+    assert {name: blank("decisions")[name] for name in ("drain_us", "lent_drain_us", "owner_job_us", "idle_us")} == {
+        "drain_us": -1,
+        "lent_drain_us": -1,
+        "owner_job_us": -1,
+        "idle_us": -1,
+    }
+
+
+def test_no_column_can_hold_a_prompt_or_an_answer():
+    names = {column.name for table in TABLES.values() for column in table.columns}
+    assert not names & {"prompt", "messages", "content", "answer", "text", "choices"}
