@@ -27,6 +27,7 @@ from domain.events import (
     RequestPresumedLost,
     SafeModeEntered,
     SafeModeLeft,
+    SettingChanged,
 )
 from domain.events.codec import encode
 from domain.events.commit import encode_commit
