@@ -40,8 +40,8 @@ class Line(msgspec.Struct, frozen=True):
     what: str
     """START: the request is whole, and its first byte goes to the engine next. FIRST: the head of the answer has come. END: the
     answer is whole. CANCEL: the caller hung up. BROKEN: the engine did. REFUSED: the engine took no connection."""
-    exchange: int
-    """Counts the tap's exchanges from 1; tells two of the same key apart."""
+    exchange: str
+    """`<process>-<number>`: tells two of the same key apart, also in the journals of several taps."""
     key: str
     status: int = 0
     """Of END and FIRST."""
@@ -67,7 +67,7 @@ def read_journal(path: Path) -> list[Line]:
 
 def _line(row: str) -> Line:
     at_us, what, exchange, key, status = row.split()
-    return Line(int(at_us), what, int(exchange), key, int(status))
+    return Line(int(at_us), what, exchange, key, int(status))
 
 
 def starts(lines: list[Line]) -> dict[str, int]:
@@ -121,12 +121,12 @@ class Journal:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         self._exchanges = 0
 
-    def open(self) -> int:
-        """Return the number of a new exchange."""
+    def open(self) -> str:
+        """Return the name of a new exchange."""
         self._exchanges += 1
-        return self._exchanges
+        return f"{os.getpid()}-{self._exchanges}"
 
-    def write(self, what: str, exchange: int, key: str, status: int = 0) -> None:
+    def write(self, what: str, exchange: str, key: str, status: int = 0) -> None:
         """Append one line."""
         at_us = time.monotonic_ns() // 1000
         os.write(self._file, f"{at_us} {what} {exchange} {key} {status}\n".encode())
@@ -187,12 +187,12 @@ class Exchange:
         self.journal, self.key, self.method = journal, key, method
         # only work counts: reading health and metrics starts nothing
         self.counted = method == "POST"
-        self.number = journal.open() if self.counted else 0
+        self.name = journal.open() if self.counted else ""
 
     def write(self, what: str, status: int = 0) -> None:
         """Write a line if this exchange is work."""
         if self.counted:
-            self.journal.write(what, self.number, self.key, status)
+            self.journal.write(what, self.name, self.key, status)
 
 
 class Front:
