@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 CONSTRAINTS := -c .ci/constraints.txt
 
-.PHONY: install demo test check lint types fix clean help
+.PHONY: install demo test check lint types fix kills clean help
 
 help: ## Say what each target does
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -24,6 +24,7 @@ lint: $(VENV)/.installed ## Check style, imports and dependencies
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
+	$(BIN)/deptry .
 
 types: $(VENV)/.installed ## Check types
 	$(BIN)/mypy
@@ -33,6 +34,9 @@ fix: $(VENV)/.installed ## Format, and mend what can be mended by machine
 	$(BIN)/ruff format
 
 check: lint types test ## The whole gate
+
+kills: $(VENV)/.installed ## Kill each part N times at random moments of a burst (N=20)
+	LEASEWAY_TEST_KILLS=$(or $(N),20) $(BIN)/python -m pytest -p no:randomly -s tests/integration/test_kills.py
 
 clean: ## Remove what make has made
 	rm -rf $(VENV)
