@@ -9,12 +9,12 @@ import logging
 from collections.abc import AsyncIterator, Iterator, Sequence
 
 import msgspec
-from adapters.log.feed import Feed
-from adapters.log.ledger import Ledger
-from adapters.log.snapshots import Snapshots
 
+from adapters.log.feed import Feed
 from adapters.log.history import History, Streams, check_inputs, check_witness, last_commit, stored_commit
+from adapters.log.ledger import Ledger
 from adapters.log.reader import Reader
+from adapters.log.snapshots import Snapshots
 from domain.errors import BusError, HistoryError, HistoryGapError
 from domain.events import Registered
 from domain.events.commit import Commit, encode_commit
@@ -153,6 +153,7 @@ class MasterLoop:
         self.state.term = self.history.position.term + 1
         self.parts.observer.begin(self.state)
         self._unpublished = asyncio.Queue()
+        await self._claim()
         await self._publish_backlog()
         LOG.info("active", extra={"term": self.state.term, "version": self.history.position.version})
         self.mode = "active"
@@ -169,6 +170,14 @@ class MasterLoop:
                 group.create_task(self._decide(inbox))
         except BaseExceptionGroup as failed:
             raise _first(failed) from failed
+
+    async def _claim(self) -> None:
+        """Store the term's first commit, over no input, before anything is observed or decided in its name.
+
+        So no two masters ever share a term, and a master that is stale learns it now. The commit carries the state's digest.
+        """
+        claim = commit(self.state, self.history.position, Range(), Decided([], 0), with_state=True)
+        await self._store(claim)
 
     async def _publish_backlog(self) -> None:
         """Put on the feed what the ledger holds beyond the feed's end: the last master may have died in between."""

@@ -1,0 +1,203 @@
+"""A master and speaking nodes on a real bus, in one process, for tests of the master."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+
+import msgspec
+
+from adapters.clock import SystemClock, new_generation, new_incarnation
+from adapters.keys import Signer
+from adapters.log.feed import Feed
+from adapters.log.history import Streams
+from adapters.log.ledger import Ledger
+from adapters.log.producer import Producer
+from adapters.log.reader import Reader
+from adapters.log.snapshots import Snapshots
+from adapters.log.spool import Spool
+from adapters.log.verify import Report, verify
+from adapters.log.witness import FileWitnessBook
+from adapters.nats.connection import Bus, connect
+from domain.events import ControlEvent, Decision, Envelope, Input, codec
+from domain.events.base import tag_of
+from domain.events.commit import Commit, decode_commit
+from domain.ids import NodeId
+from domain.subjects import (
+    CONTROL,
+    DECISIONS,
+    EVENTS,
+    LEDGER,
+    SNAPSHOTS,
+    control_aggregate,
+    control_subject,
+    ledger_subject,
+)
+from services.master.loop import MasterLoop, Parts
+from services.master.observer import Observer
+from tests.support.nats import ServerUnderTest
+from tests.support.waiting import until
+
+
+class Gate:
+    """A ledger that can be stopped between deciding and publishing."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self.open = asyncio.Event()
+        self.open.set()
+        self.waiting = asyncio.Event()
+        self.outcomes: list[bool] = []
+
+    async def append(self, version: int, body: bytes, digest: str) -> bool:
+        self.waiting.set()
+        await self.open.wait()
+        self.waiting.clear()
+        outcome = await self._ledger.append(version, body, digest)
+        self.outcomes.append(outcome)
+        return outcome
+
+
+class ClusterUnderTest:
+    """Buses by name, masters, and producers of nodes."""
+
+    def __init__(self, server: ServerUnderTest, stack: AsyncExitStack) -> None:
+        self.server, self._stack = server, stack
+        self.clock = SystemClock()
+        self._buses: dict[str, Bus] = {}
+        self._produced: dict[str, Producer] = {}
+
+    async def bus(self, name: str, credentials: str | None = None) -> Bus:
+        """Return a connection of `name`, made once."""
+        if name not in self._buses:
+            bus = await connect(self.server.url, self.server.credentials(credentials or name), name=name)
+            self._stack.push_async_callback(bus.close)
+            self._buses[name] = bus
+        return self._buses[name]
+
+    def run(self, task: "asyncio.Task[None]") -> "asyncio.Task[None]":
+        """End the task with the test."""
+
+        async def end() -> None:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+        self._stack.push_async_callback(end)
+        return task
+
+    async def master(self, name: str = "master", *, data: Path | None = None) -> tuple[MasterLoop, Gate]:
+        """Start a master of its own connection and return its loop, with the gate before its ledger."""
+        bus = await self.bus(name, "master")
+        secrets = self.server.credentials("master")
+        cluster = secrets.cluster
+        gate = Gate(Ledger(bus.stream(LEDGER), ledger_subject(cluster)))
+        parts = Parts(
+            streams=Streams(bus.stream(EVENTS), bus.stream(CONTROL), bus.stream(LEDGER)),
+            ledger=gate,  # type: ignore[arg-type]  # the same method
+            feed=Feed(bus.stream(DECISIONS), cluster=cluster, signer=Signer(secrets.master_seed), clock=self.clock),
+            snapshots=Snapshots(bus.stream(SNAPSHOTS), cluster=cluster),
+            witness=FileWitnessBook((data or self.server.data) / f"checkpoint-{name}.json"),
+            reader=Reader(cluster, secrets.cluster_mac_secret),
+            observer=Observer(
+                bus, bus.stream(EVENTS), cluster, secrets.cluster_mac_secret, new_incarnation(), self.clock
+            ),
+            clock=self.clock,
+            new_generation=new_generation(1),
+        )
+        loop = MasterLoop(parts)
+        self.run(asyncio.create_task(loop.run()))
+        self.run(asyncio.create_task(parts.observer.listen()))
+        return loop, gate
+
+    async def node(self, name: str) -> Producer:
+        """Return the running producer of a node, which also beats."""
+        if name not in self._produced:
+            bus = await self.bus(name)
+            producer = Producer(
+                bus.stream(EVENTS),
+                cluster=self.server.cluster,
+                node=NodeId(name),
+                incarnation=new_incarnation(),
+                mac_key=bytes.fromhex(self.server.credentials(name).mac_key),
+                clock=self.clock,
+                spool=Spool(self.server.data / "spool" / name),
+            )
+            self.run(asyncio.create_task(producer.run()))
+            self.run(asyncio.create_task(self._beat(bus, name)))
+            self._produced[name] = producer
+        return self._produced[name]
+
+    async def _beat(self, bus: Bus, name: str) -> None:
+        while True:
+            bus.beat(f"lw.{self.server.cluster}.hb.{name}")
+            await asyncio.sleep(0.3)
+
+    async def state(self, name: str, *facts: Input) -> None:
+        """State facts as a node and wait until they are stored."""
+        producer = await self.node(name)
+        for fact in facts:
+            producer.state(fact)
+        assert await producer.drained(10)
+
+    async def decree(self, *events: ControlEvent) -> None:
+        """Store control events as an operator."""
+        stream = (await self.bus("operator")).stream(CONTROL)
+        for event in events:
+            envelope = Envelope(
+                id="c",
+                source="/c",
+                type=tag_of(event),
+                cluster=self.server.cluster,
+                producer="operator",
+                data=codec.raw(event),
+            )
+            subject = control_subject(self.server.cluster, control_aggregate(event))
+            await stream.publish(subject, codec.encode(envelope))
+
+    async def commits(self) -> list[Commit]:
+        """Return the whole ledger."""
+        stream = (await self.bus("projector")).stream(LEDGER)
+        last = await stream.last()
+        found: list[Commit] = []
+        if last is not None:
+            async for batch in stream.read(after=0, until=last.seq):
+                found += [decode_commit(message.body) for message in batch]
+        return found
+
+    async def decisions(self, kind: type, *, count: int = 1, timeout_s: float = 10) -> list[Decision]:
+        """Return the decisions of a kind once there are `count` of them."""
+
+        async def look() -> list[Decision]:
+            found = [d for made in await self.commits() for d in made.decisions if isinstance(d, kind)]
+            return found if len(found) >= count else []
+
+        return await until(f"{count} {kind.__name__}", look, timeout_s=timeout_s)  # type: ignore[no-any-return]
+
+    async def feed(self) -> list[Envelope]:
+        """Return the whole feed."""
+        stream = (await self.bus("projector")).stream(DECISIONS)
+        last = await stream.last()
+        found: list[Envelope] = []
+        if last is not None:
+            async for batch in stream.read(after=0, until=last.seq):
+                found += [codec.decode_envelope(message.body) for message in batch]
+        return found
+
+    async def verify(self) -> Report:
+        """Verify the whole history as an auditor with the projector's rights."""
+        bus = await self.bus("projector")
+        streams = Streams(bus.stream(EVENTS), bus.stream(CONTROL), bus.stream(LEDGER))
+        return await verify(streams, Reader(self.server.cluster, self.server.credentials("master").cluster_mac_secret))
+
+
+@asynccontextmanager
+async def cluster_on(server: ServerUnderTest) -> AsyncIterator[ClusterUnderTest]:
+    """Yield a cluster on a running server."""
+    async with AsyncExitStack() as stack:
+        yield ClusterUnderTest(server, stack)
+
+
+def renamed(body: Input, **fields: object) -> Input:
+    """Return a fact with other fields."""
+    return msgspec.structs.replace(body, **fields)
