@@ -43,11 +43,11 @@ class Incoming(msgspec.Struct, frozen=True):
 class NatsLink:
     """One connection. `call`, `begin` and `close` are for any thread; coroutines run on the link's own loop."""
 
-    def __init__(self, url: str, credentials: Credentials | None = None) -> None:
+    def __init__(self, url: str, credentials: Credentials | None = None, *, connect_s: float = CONNECT_S) -> None:
         """Connect; without `credentials` as nobody in particular, for servers without accounts.
 
         Raises:
-            OperationalError: no connection within `CONNECT_S`.
+            OperationalError: no connection within `connect_s`, or the credentials are refused.
         """
         self.url = url
         self._loop = asyncio.new_event_loop()
@@ -62,7 +62,7 @@ class NatsLink:
         self._thread = threading.Thread(target=self._run, name="eventsourcing-nats", daemon=True)
         self._thread.start()
         try:
-            self.call(self._open(credentials))
+            self.call(self._open(credentials, connect_s))
         except BaseException:
             self.close()
             raise
@@ -72,14 +72,14 @@ class NatsLink:
         self._loop.run_forever()
         self._loop.close()
 
-    async def _open(self, credentials: Credentials | None) -> None:
+    async def _open(self, credentials: Credentials | None, connect_s: float) -> None:
         options: dict[str, Any] = {}
         if credentials is not None:
             options["nkeys_seed_str"] = credentials.nkey_seed
             options["inbox_prefix"] = inbox_prefix(credentials.name).encode()
         # Tried again and again until the time is up, since a server may be starting; but a refusal will not change.
         ways = {asyncio.ensure_future(self._connect(options)), asyncio.ensure_future(self._denied.wait())}
-        await asyncio.wait(ways, timeout=CONNECT_S, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(ways, timeout=connect_s, return_when=asyncio.FIRST_COMPLETED)
         for way in ways:
             way.cancel()
         await asyncio.gather(*ways, return_exceptions=True)

@@ -94,7 +94,7 @@ class EventStream:
             for number, message in enumerate(before, 1):
                 await self.link.publish(message.subject, message.body, headers=_in_batch(message, batch, number))
             headers = {**_in_batch(last, batch, len(messages)), "Nats-Batch-Commit": "1"}
-        return _checked(await self.link.request(last.subject, last.body, headers=headers)).seq
+        return self._checked(await self.link.request(last.subject, last.body, headers=headers)).seq
 
     def _require_fits(self, message: Outgoing) -> None:
         headers_bytes = sum(len(name) + len(value) + 4 for name, value in message.headers.items()) + 256
@@ -142,21 +142,19 @@ class EventStream:
                 await feed.drop_consumer()
 
     async def _ask(self, subject: str, question: Mapping[str, Any], *, tolerated: int) -> _Answer:
-        return _checked(await self.link.request(subject, msgspec.json.encode(question)), tolerated)
+        return self._checked(await self.link.request(subject, msgspec.json.encode(question)), tolerated)
+
+    def _checked(self, message: Incoming, tolerated: int = 0) -> _Answer:
+        """Return what the server answered unless it refused; the refusal with code `tolerated` is an answer too."""
+        answer = _ANSWER.decode(message.body)
+        if answer.error is None or answer.error.err_code == tolerated:
+            return answer
+        said = f"stream {self.name}: {answer.error.description} ({answer.error.err_code})"
+        raise IntegrityError(said) if answer.error.err_code in _CONFLICTS else OperationalError(said)
 
 
 def _in_batch(message: Outgoing, batch: str, number: int) -> dict[str, str]:
     return {**message.headers, "Nats-Batch-Id": batch, "Nats-Batch-Sequence": str(number)}
-
-
-def _checked(message: Incoming, tolerated: int = 0) -> _Answer:
-    """Return what the server answered unless it refused; the refusal with code `tolerated` is an answer too."""
-    answer = _ANSWER.decode(message.body)
-    if answer.error is None or answer.error.err_code == tolerated:
-        return answer
-    if answer.error.err_code in _CONFLICTS:
-        raise IntegrityError(answer.error.description)
-    raise OperationalError(f"{answer.error.err_code}: {answer.error.description}")
 
 
 def _parse_headers(block: bytes) -> dict[str, str]:
