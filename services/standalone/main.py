@@ -35,7 +35,7 @@ class Standalone:
     def __init__(self, config: Config, ports: Ports, *, config_path: Path | None = None) -> None:
         self.config, self.ports = config, ports
         self.nodes = stated_nodes(config)
-        self.endpoints: Endpoints = endpoints(ports, self.nodes)
+        self.endpoints = endpoints(ports, self.nodes)
         self._config_path = config_path
         self._started: list[tuple[Child, ...]] = []
 
