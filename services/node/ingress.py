@@ -1,0 +1,181 @@
+"""The client's side of a node: OpenAI's API for the models that the node owns."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final, Protocol
+from urllib.parse import unquote
+
+import msgspec
+from aiohttp import web
+
+from adapters.http.body import ReadRequest, check_headers, parse, read_bytes
+from adapters.http.errors import ApiError
+from adapters.http.headers import to_engine
+from adapters.http.relay import ClientAnswer
+from adapters.http.server import Call
+from domain.actions import CancelEngine, CancelLend, Dispatch, Lend, Refuse
+from domain.errors import BadIdError
+from domain.ids import ModelId, NodeId, RequestId, model_id
+from domain.inputs import NewRequest
+from domain.ports import Clock
+from services.config import Limits
+from services.node.own_work import Served, Work, run_on_own_engine
+from services.node.serving import as_error
+from services.node.ticket import Ticket
+
+PATHS: Final = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/embeddings"})
+_MODELS: Final = "/v1/models"
+_MICRO: Final = 1_000_000
+_LENT_BYTES_MAX: Final = 8 * 1024 * 1024
+
+
+class LendRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that goes to a helper."""
+
+    action: Lend
+    work: Work
+    new: NewRequest
+
+
+class Lender(Protocol):
+    """Sends requests to helpers (services.node.lending)."""
+
+    async def lend(self, served: Served, ticket: Ticket, lend: LendRequest, client: ClientAnswer) -> bool:
+        """Send, and pass the answer on; tell whether the client has been answered."""
+        ...
+
+
+class Ingress:
+    """Handles clients' requests, one coroutine each, from the first byte to the last."""
+
+    def __init__(
+        self, node: NodeId, models: Mapping[ModelId, Served], lender: Lender, limits: Limits, clock: Clock
+    ) -> None:
+        """Serve `models`."""
+        self.node, self._models, self._lender, self._limits, self._clock = node, models, lender, limits, clock
+        self._buffered_bytes = 0
+        self.keep_alive_s: float | None = None
+        """Another silence after which a stream's client gets a comment, for tests."""
+
+    async def serve(self, call: Call) -> web.StreamResponse:
+        """Answer one request.
+
+        Raises:
+            ApiError: what the client is told instead.
+        """
+        method = call.request.method
+        if call.path in PATHS:
+            _allow(method, "POST")
+            return await self._complete(call)
+        if call.path == _MODELS or call.path.startswith(_MODELS + "/"):
+            _allow(method, "GET")
+            return self._list(call)
+        raise ApiError("not_found", f"no such path: {call.path[:200]}")
+
+    # -- models
+
+    def _list(self, call: Call) -> web.Response:
+        entries = {str(model): _entry(served, self.node) for model, served in sorted(self._models.items())}
+        wanted = unquote(call.path[len(_MODELS) + 1 :])
+        if not wanted:
+            return self._json(call, {"object": "list", "data": list(entries.values())})
+        try:
+            return self._json(call, entries[model_id(wanted)])
+        except (KeyError, BadIdError):
+            raise _unknown(wanted) from None
+
+    def _json(self, call: Call, document: object) -> web.Response:
+        headers = {"Content-Type": "application/json", "leaseway-served-by": self.node, **call.id_headers()}
+        return web.Response(body=msgspec.json.encode(document), headers=headers)
+
+    # -- work
+
+    async def _complete(self, call: Call) -> web.StreamResponse:
+        check_headers(call.request, self._limits.body_bytes)
+        read = parse(await read_bytes(call.request, self._limits.body_bytes, self._clock))
+        served = self._models.get(read.model)
+        if served is None:
+            raise _unknown(read.model)
+        if self._buffered_bytes + len(read.body) > self._limits.held_bytes:
+            raise ApiError(
+                "queue_full", f"node {self.node}: bodies of held requests fill {self._limits.held_bytes} bytes"
+            )
+        self._buffered_bytes += len(read.body)
+        client = ClientAnswer(call, self.node, **({"keep_alive_s": self.keep_alive_s} if self.keep_alive_s else {}))
+        try:
+            await self._answer(call, served, read, client)
+            await client.end()
+        finally:
+            client.stop()
+            self._buffered_bytes -= len(read.body)
+        return client.result()
+
+    async def _answer(self, call: Call, served: Served, read: ReadRequest, client: ClientAnswer) -> None:
+        new = describe(call.id, read)
+        work = Work(read=read, path=call.path, headers={**to_engine(call.request.headers), "x-request-id": call.id})
+        ticket = served.serving.submit(new)
+        if read.stream:
+            client.keep_alive()
+        try:
+            await self._follow(served, ticket, work, new, client)
+        except asyncio.CancelledError:
+            # the machines know already if it was in the engine; saying it twice changes nothing
+            served.serving.client_gone(call.id)
+            raise
+        finally:
+            served.serving.close(call.id)
+
+    async def _follow(self, served: Served, ticket: Ticket, work: Work, new: NewRequest, client: ClientAnswer) -> None:
+        """Do what the machines say until the client has been answered."""
+        while True:
+            match await ticket.next():
+                case Dispatch():
+                    result = await run_on_own_engine(served, ticket, work, client, served.serving.client_gone)
+                    if result.complete:
+                        return
+                case Lend() as action:
+                    lend = LendRequest(action=action, work=work, new=new)
+                    if await self._lender.lend(served, ticket, lend, client):
+                        return
+                case Refuse() as refuse:
+                    await client.fail(as_error(refuse))
+                    return
+                case CancelEngine() | CancelLend():
+                    continue  # the work has been broken off by its coming
+                case other:
+                    raise AssertionError(f"request {ticket.request}: {other} is not for an owner")
+
+
+def describe(request: RequestId, read: ReadRequest) -> NewRequest:
+    """Return what the machines are told of a request: sizes and flags, never its text."""
+    why = "image" if read.images else "too_large" if len(read.body) > _LENT_BYTES_MAX else ""
+    return NewRequest(
+        request=request,
+        work=read.est_tokens * _MICRO,
+        size_bytes=len(read.body),
+        est_tokens=read.est_tokens,
+        streaming=read.stream,
+        replayable=True,
+        lendable=not why,
+        not_lendable=why,
+    )
+
+
+def _entry(served: Served, node: NodeId) -> dict[str, object]:
+    model = served.serving.model
+    return {
+        "id": model.id,
+        "object": "model",
+        "created": 0,
+        "owned_by": "leaseway",
+        "leaseway": {"node": node, "lane": model.lane, "context": model.context, "ready": served.serving.ready},
+    }
+
+
+def _unknown(model: str) -> ApiError:
+    return ApiError("model_not_found", f"model {model[:256]!r}: no node serves a model of this id", param="model")
+
+
+def _allow(method: str, allowed: str) -> None:
+    if method != allowed:
+        raise ApiError("method_not_allowed", f"method must be {allowed}, got {method[:20]}", close=True)

@@ -1,0 +1,182 @@
+"""The owner's side of a lend: sends a held request to a helper and passes the answer on to the client."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+from adapters.http.headers import to_engine
+from adapters.http.relay import ClientAnswer, relay
+from adapters.http.rewrite import request_for_engine
+from adapters.http.upstream import CONTINUE_S, Answer, Upstream
+from adapters.keys import Signer
+from domain.errors import MayHaveRunError, NotStartedError
+from domain.ids import NodeId
+from domain.inputs import LendFailure, LendResult
+from domain.ports import Clock
+from services.config import Limits
+from services.node import lend_head
+from services.node.engine_keeper import HTTP_SILENCE_S
+from services.node.grants import LeaseCopies
+from services.node.ingress import LendRequest
+from services.node.own_work import Served
+from services.node.ticket import Ticket
+
+_LOG: Final = logging.getLogger("leaseway.node")
+_LATE_FACTOR: Final = 3
+_LATE_BASE_S: Final = 30.0
+_CONNECTIONS: Final = 64
+
+
+class HttpLender:
+    """Lends over HTTP: the head first, the body only when the helper asks for it."""
+
+    def __init__(
+        self,
+        node: NodeId,
+        signer: Signer,
+        copies: LeaseCopies,
+        limits: Limits,
+        clock: Clock,
+        *,
+        continue_s: float = CONTINUE_S,
+    ) -> None:
+        """Lend in the name of `node`, whose nkey signs."""
+        self._node, self._signer, self._copies = node, signer, copies
+        self._limits, self._clock, self._continue_s = limits, clock, continue_s
+        self._upstreams: dict[str, Upstream] = {}
+
+    async def close(self) -> None:
+        """Close every connection."""
+        for upstream in self._upstreams.values():
+            await upstream.close()
+        self._upstreams.clear()
+
+    async def lend(self, served: Served, ticket: Ticket, lend: LendRequest, client: ClientAnswer) -> bool:
+        """Send the request, tell the machines how it went, pass an answer on; tell whether the client has been answered."""
+        try:
+            async with ticket.working():
+                return await self._lend(served, lend, client)
+        except asyncio.CancelledError:
+            # by now the connection is closed: the helper cancels its engine
+            served.serving.client_gone(ticket.request)
+            raise
+        finally:
+            client.served_by = client.served_by if client.sent else self._node
+        return False
+
+    async def _lend(self, served: Served, lend: LendRequest, client: ClientAnswer) -> bool:
+        serving, request, lease = served.serving, lend.action.request, lend.action.lease
+        grant = self._copies.shown(lend.action.link, lend.action.order)
+        if grant is None:
+            serving.lend_refused(request, lease, "no_live_lease")
+            return False
+        try:
+            answer = await self._send(served, lend, grant)
+        except NotStartedError as error:
+            _LOG.info(
+                "helper_unreachable", extra={"request": request, "helper": lend.action.grant.helper, "why": str(error)}
+            )
+            serving.lend_refused(request, lease, "helper_unreachable")
+            return False
+        except MayHaveRunError:
+            serving.lend_failed(request, lease, LendFailure(reason="helper_failed"))
+            return False
+        except TimeoutError:
+            serving.lend_failed(request, lease, LendFailure(reason="answer_late"))
+            return False
+        try:
+            return await self._take(served, lend, answer, client)
+        finally:
+            answer.close()
+
+    async def _send(self, served: Served, lend: LendRequest, grant: bytes) -> Answer:
+        action, work = lend.action, lend.work
+        body = request_for_engine(work.read, action.grant.helper_model)
+        head = lend_head.LendHead(
+            request=action.request,
+            lease=action.lease,
+            link=action.link,
+            owner=self._node,
+            helper=action.grant.helper,
+            model=action.grant.helper_model,
+            path=work.path,
+            work=lend.new.work,
+            remaining_ms=action.remaining_us // 1000,
+            size_bytes=len(body),
+            body_sha256=lend_head.body_hash(body),
+        )
+        headers = {
+            **to_engine(work.headers),
+            "x-request-id": action.request,
+            **lend_head.sealed(head, self._signer, grant),
+        }
+        url = action.grant.helper_url.rstrip("/") + lend_head.PREFIX + work.path
+        async with asyncio.timeout(_late_s(lend)):
+            return await self._to(action.grant.helper_url).post_when_asked(
+                url,
+                body,
+                headers,
+                asked_for=lambda: served.serving.lend_accepted(action.request, action.lease),
+                continue_s=self._continue_s,
+            )
+
+    async def _take(self, served: Served, lend: LendRequest, answer: Answer, client: ClientAnswer) -> bool:
+        """Tell the machines what the helper's answer means; pass it on if it is one for the client."""
+        serving, request, lease = served.serving, lend.action.request, lend.action.lease
+        outcome = answer.headers.get(lend_head.OUTCOME, "")
+        match outcome:
+            case "returned":
+                serving.lend_returned(request, lease, answer.headers.get(lend_head.REASON, "own_work")[:40])
+            case "busy":
+                serving.lend_busy(request, lease)
+            case "refused":
+                reason = answer.headers.get(lend_head.REASON, "")
+                serving.lend_refused(request, lease, "no_live_lease" if reason == "no_live_lease" else "forward_failed")
+            case "answered" if answer.status < 500 or not serving.may_run_again(request):
+                return await self._pass_on(served, lend, answer, client)
+            case _:
+                # an engine that died under a request may have died of it: it gets no second one
+                failure = LendFailure(reason="helper_error", poison=outcome == "failed")
+                serving.lend_failed(request, lease, failure)
+        return False
+
+    async def _pass_on(self, served: Served, lend: LendRequest, answer: Answer, client: ClientAnswer) -> bool:
+        serving, request, lease = served.serving, lend.action.request, lend.action.lease
+        client.served_by = lend.action.grant.helper
+        try:
+            done = await relay(answer, client, public=serving.id)
+        except MayHaveRunError:
+            serving.lend_failed(request, lease, LendFailure(reason="helper_failed", sent=client.sent))
+            return False
+        result = LendResult(
+            status=done.status,
+            service_us=_whole_number(answer.headers, lend_head.SERVICE_US),
+            tokens_in=done.usage.tokens_in,
+            tokens_out=done.usage.tokens_out,
+        )
+        serving.lend_answered(request, lease, result)
+        return True
+
+    def _to(self, url: str) -> Upstream:
+        if url not in self._upstreams:
+            self._upstreams[url] = Upstream(
+                connections=_CONNECTIONS,
+                connect_s=self._limits.upstream_connect_s,
+                silent_s=HTTP_SILENCE_S,
+                keep_alive=False,
+            )
+        return self._upstreams[url]
+
+
+def _late_s(lend: LendRequest) -> float | None:
+    """Return how long the helper's answer may take to begin; None for a lease without a price, which has no such limit."""
+    grant = lend.action.grant
+    if grant.job_us <= 0:
+        return None
+    return _LATE_FACTOR * (grant.switch_us + grant.job_us) / 1e6 + _LATE_BASE_S
+
+
+def _whole_number(headers: Mapping[str, str], name: str) -> int:
+    text = headers.get(name, "")
+    return int(text) if text.isdecimal() and len(text) < 16 else 0

@@ -1,0 +1,259 @@
+"""A node put together: its models, its machines, its surfaces, and what it says of itself."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+
+from adapters.http.errors import ApiError
+from adapters.http.server import Call, Deadlines, HttpServer
+from adapters.keys import Credentials, Signer
+from domain.control.settings import parse_values
+from domain.control.view import ControlView
+from domain.events import Basis, DeskState, Fact, ModelInfo, NodeSnapshot, OpenRequest, QueueState, Registered, Witness
+from domain.events.decision import LeaseEvent
+from domain.ids import ModelId, NodeId
+from domain.inputs import RuntimeConfig
+from domain.ports import Clock
+from services.config import Config, NodeModel
+from services.node import lend_head
+from services.node.desk import Desk
+from services.node.engine_keeper import EngineKeeper
+from services.node.grants import DecisionReader, LeaseCopies, SignedDecision
+from services.node.ingress import Ingress
+from services.node.lending import HttpLender
+from services.node.own_work import Served
+from services.node.serving import ModelServing
+
+VERSION: Final = "0.1.0"
+_DEPTH: Final = "scheduling_backend_depth"
+_SNAPSHOT_PART: Final = 150
+"""Requests in one part of a snapshot: under 64 KiB each."""
+_CONNECTIONS: Final = 64
+
+Say = Callable[[Fact], Basis]
+"""States a fact of the node."""
+
+
+class Node:
+    """Everything of a node but its wires to the bus (services.node.wires)."""
+
+    def __init__(
+        self, config: Config, credentials: Credentials, clock: Clock, *, deadlines: Deadlines | None = None
+    ) -> None:
+        """Prepare a node; nothing runs yet."""
+        self.id = NodeId(config.node.id)
+        self.config, self.clock = config, clock
+        self.cluster = credentials.cluster
+        self.view = ControlView(parse_values(config.cluster.settings))
+        self.copies = LeaseCopies()
+        self.reader = DecisionReader(credentials.cluster, credentials.master_public)
+        self.witness: Witness | None = None
+        self.draining = False
+        self.bus_state: Callable[[], dict[str, object]] = dict
+        """What /health tells of the bus."""
+        self._say: Say | None = None
+        self._early: list[Fact] = []
+        limits = config.http.limits
+        self.models = {ModelId(model.id): self._served(model) for model in config.node.models}
+        self.lender = HttpLender(self.id, Signer(credentials.nkey_seed), self.copies, limits, clock)
+        self.ingress = Ingress(self.id, self.models, self.lender, limits, clock)
+        self.desk = Desk(self.id, self.models, self.view, self.reader, self.copies, limits, clock)
+        self.server = HttpServer(self.serve, connections_max=limits.connections, deadlines=deadlines, served_by=self.id)
+
+    def _served(self, model: NodeModel) -> Served:
+        limits = self.config.http.limits
+        runtime = RuntimeConfig(
+            node=self.id,
+            model=ModelId(model.id),
+            lane=model.lane,
+            slots=model.slots,
+            depth=self.depth,
+            held_max=limits.held,
+            wait_us_max=limits.queue_wait_s * 1_000_000,
+            lease_ttl_us=self.view.setting("offload_lease_ttl"),
+            offload_streams=bool(self.view.setting("offload_streams")),
+        )
+        serving = ModelServing(model, runtime, self.state, self.clock)
+        keeper = EngineKeeper(
+            model,
+            limits,
+            connections=max(_CONNECTIONS, model.slots),
+            clock=self.clock,
+            state=self.state,
+            up_changed=serving.engine_up,
+            busy=lambda: serving.runtime.counts().in_engine > 0,
+        )
+        return Served(serving=serving, keeper=keeper)
+
+    # -- what it says
+
+    def state(self, fact: Fact) -> None:
+        """State a fact; what comes before `registered` waits for it."""
+        if self._say is None:
+            self._early.append(fact)
+        else:
+            self._say(fact)
+
+    def register(self, say: Say, url: str) -> None:
+        """Say `registered` as the first fact, then what has happened already; from now on facts go to `say`."""
+        say(
+            Registered(
+                url=url,
+                models=tuple(_info(served) for served in self.models.values()),
+                version=VERSION,
+                depth=self.depth,
+                witness=self.witness,
+            )
+        )
+        self._say, early = say, self._early
+        self._early = []
+        for fact in early:
+            say(fact)
+
+    def snapshot(self, reason: str) -> None:
+        """State all open requests, in parts."""
+        queues, desks = [], []
+        for served in self.models.values():
+            queue, desk = served.serving.runtime.snapshot(self.clock.monotonic_us())
+            queues += [msgspec.structs.replace(queue, requests=share) for share in _shares(queue.requests)]
+            desks += [msgspec.structs.replace(desk, requests=share) for share in _shares(desk.requests)]
+        shares: Sequence[QueueState | DeskState] = [*queues, *desks] or [QueueState(model=ModelId(""), requests=())]
+        for at, share in enumerate(shares, 1):
+            self.state(
+                NodeSnapshot(
+                    part=at,
+                    parts=len(shares),
+                    queues=(share,) if isinstance(share, QueueState) and share.requests else (),
+                    desks=(share,) if isinstance(share, DeskState) and share.requests else (),
+                    reason=reason,
+                    accepting=not self.draining,
+                )
+            )
+
+    # -- what it hears
+
+    @property
+    def depth(self) -> int:
+        """Return how many requests a linked model's engine is given: an operator's override, else the node's own number."""
+        return self.view.overrides().get(_DEPTH, self.config.node.depth)
+
+    def control_changed(self) -> None:
+        """Pass on what the view says now of links and settings."""
+        for model, served in sorted(self.models.items()):
+            lent = [link.link for link in self.view.links_lent_by(self.id, model)]
+            borrowed = [link.link for link in self.view.links_borrowed_by(self.id, model)]
+            served.serving.set_links(lent, borrowed)
+            served.serving.set_depth(self.depth)
+
+    def decided(self, signed: SignedDecision, sent_at_us: Callable[[Basis], int | None]) -> None:
+        """Take a decision of the master."""
+        self._see(signed)
+        event = signed.lease
+        if event is None:
+            return
+        newer = self.copies.take(signed, self.clock.monotonic_us())
+        if event.owner == self.id and newer:
+            self._take_lease(event, signed, sent_at_us(event.basis))
+
+    def _take_lease(self, event: LeaseEvent, signed: SignedDecision, basis_sent_us: int | None) -> None:
+        served = self.models.get(event.owner_model)
+        if served is not None:
+            served.serving.take_lease(event, signed.order, basis_sent_us)
+
+    def _see(self, signed: SignedDecision) -> None:
+        generation, version, _ = signed.order
+        if self.witness is None or (generation, version) > (self.witness.generation, self.witness.version):
+            self.witness = Witness(generation=signed.generation, version=version)
+
+    # -- its life
+
+    def engines(self) -> list[Coroutine[Any, Any, None]]:
+        """Return what keeps the engines, one coroutine each, to be run until the node ends."""
+        return [served.keeper.run() for served in self.models.values()]
+
+    async def engines_settled(self, timeout_s: float) -> None:
+        """Return once it is known of every engine whether it is there, or after `timeout_s`."""
+        await asyncio.gather(*(served.keeper.settled(timeout_s) for served in self.models.values()))
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Take nothing new and end what is here; tell whether all of it ended within `timeout_s`."""
+        self.draining = True
+        servings = [served.serving for served in self.models.values()]
+        try:
+            async with asyncio.timeout(timeout_s):
+                await asyncio.gather(*(serving.drain() for serving in servings))
+        except TimeoutError:
+            for serving in servings:
+                serving.break_off()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1):
+                    await asyncio.gather(*(serving.drain() for serving in servings))
+            return False
+        return True
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self.server.stop()
+        await self.lender.close()
+        for served in self.models.values():
+            served.serving.stop()
+
+    # -- its surfaces
+
+    async def serve(self, call: Call) -> web.StreamResponse:
+        """Answer one request, of a client or of another node."""
+        if call.path.startswith("/v1/"):
+            return await self.ingress.serve(call)
+        if call.path.startswith(lend_head.PREFIX + "/") and call.request.method == "POST":
+            return await self.desk.serve(call)
+        if call.request.method == "GET" and call.path in {"/health", "/cluster/v1/status"}:
+            return self._tell(call, self._health() if call.path == "/health" else self._status())
+        raise ApiError("not_found", f"no such path: {call.path[:200]}")
+
+    def _tell(self, call: Call, document: object) -> web.Response:
+        headers = {"Content-Type": "application/json", "leaseway-served-by": self.id, **call.id_headers()}
+        return web.Response(body=msgspec.json.encode(document), headers=headers)
+
+    def _health(self) -> dict[str, object]:
+        ready = {str(model): served.serving.ready for model, served in sorted(self.models.items())}
+        status = "draining" if self.draining else "ok" if all(ready.values()) else "degraded"
+        return {"status": status, "node": self.id, "models": ready, "bus": self.bus_state()}
+
+    def _status(self) -> dict[str, object]:
+        models = [self._model_status(served) for _, served in sorted(self.models.items())]
+        witness = msgspec.to_builtins(self.witness)
+        return {**self._health(), "version": VERSION, "depth": self.depth, "witness": witness, "queues": models}
+
+    def _model_status(self, served: Served) -> dict[str, object]:
+        queue, desk = served.serving.runtime.snapshot(self.clock.monotonic_us())
+        return {
+            "model": served.serving.id,
+            "ready": served.serving.ready,
+            "counts": msgspec.to_builtins(served.serving.runtime.counts()),
+            "requests": msgspec.to_builtins(queue.requests),
+            "borrowed": msgspec.to_builtins(desk.requests),
+        }
+
+
+def _info(served: Served) -> ModelInfo:
+    model, health = served.serving.model, served.keeper.health
+    return ModelInfo(
+        id=ModelId(model.id),
+        local_id=model.local_id or model.id,
+        lane=model.lane,
+        engine=model.engine,
+        slots=model.slots,
+        context=model.context or health.context,
+        hash=model.hash,
+        capabilities=model.capabilities,
+        ready=served.serving.ready,
+    )
+
+
+def _shares(requests: tuple[OpenRequest, ...]) -> list[tuple[OpenRequest, ...]]:
+    """Return `requests` in parts that fit a message each."""
+    return [requests[at : at + _SNAPSHOT_PART] for at in range(0, len(requests), _SNAPSHOT_PART)]

@@ -1,0 +1,74 @@
+"""Runs a request on the node's own engine: own or borrowed, it is the same work."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+
+from adapters.http.body import ReadRequest
+from adapters.http.relay import ClientAnswer, relay
+from adapters.http.rewrite import request_for_engine
+from domain.errors import MayHaveRunError, NotStartedError
+from domain.ids import RequestId
+from domain.inputs import EngineResult
+from services.node.engine_keeper import EngineKeeper
+from services.node.serving import ModelServing
+from services.node.ticket import Ticket
+
+NOT_STARTED: Final = EngineResult(status=0, complete=False, not_started=True)
+BROKEN: Final = EngineResult(status=0, complete=False, code="engine_failed")
+
+
+class Served(msgspec.Struct, frozen=True, kw_only=True):
+    """A model with its machines and its engine."""
+
+    serving: ModelServing
+    keeper: EngineKeeper
+
+
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """What there is to do."""
+
+    read: ReadRequest
+    path: str
+    """Of the engine's API: /v1/chat/completions, ..."""
+    headers: Mapping[str, str]
+    """Those that the engine gets."""
+
+
+async def run_on_own_engine(
+    served: Served, ticket: Ticket, work: Work, client: ClientAnswer, gone: Callable[[RequestId], None]
+) -> EngineResult:
+    """Give the request to the engine and its answer to the client; tell the machines once how it left, and return that.
+
+    The next action of the ticket breaks the work off. `gone` is called if this is cancelled: whoever asked has left.
+    However this ends, the connection to the engine is closed or idle.
+    """
+    result = BROKEN
+    try:
+        async with ticket.working():
+            result = await _ask(served, work, client)
+    except asyncio.CancelledError:
+        gone(ticket.request)
+        raise
+    finally:
+        served.serving.engine_finished(ticket.request, result)
+    if result.not_started or not result.complete:
+        served.keeper.suspect()
+    return result
+
+
+async def _ask(served: Served, work: Work, client: ClientAnswer) -> EngineResult:
+    engine, model = served.keeper.engine, served.serving.model
+    if engine is None:
+        return NOT_STARTED
+    body = request_for_engine(work.read, model.local_id or model.id)
+    try:
+        reply = await engine.complete(work.path, body, work.headers)
+        done = await relay(reply, client, public=served.serving.id, addresses=(engine.address,))
+    except NotStartedError:
+        return NOT_STARTED
+    except MayHaveRunError:
+        return BROKEN
+    return EngineResult(status=done.status, tokens_in=done.usage.tokens_in, tokens_out=done.usage.tokens_out)

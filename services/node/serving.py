@@ -1,0 +1,224 @@
+"""One model of the node: drives its machines (domain.runtime), states their facts, passes their actions to the handlers."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from adapters.http.errors import ApiError
+from domain.actions import Action, OrderKey, Output, Refuse, RefuseBorrow
+from domain.events import BorrowFinished, BorrowReturned, Fact
+from domain.events.base import EventBody
+from domain.events.decision import LeaseEvent
+from domain.ids import LeaseId, LinkId, ModelId, RequestId
+from domain.inputs import BorrowOffer, EngineResult, LendFailure, LendResult, NewRequest, RuntimeConfig
+from domain.ports import Clock
+from domain.runtime import ModelRuntime
+from services.config import NodeModel
+from services.node.ticket import Ticket
+
+_LOG: Final = logging.getLogger("leaseway.node")
+
+State = Callable[[Fact], None]
+"""States a fact: in order, at once, whatever the bus does."""
+
+
+class ModelServing:
+    """The one driver of a model's machines. Everything runs on the event loop, one input at a time."""
+
+    def __init__(self, model: NodeModel, config: RuntimeConfig, state: State, clock: Clock) -> None:
+        """Begin with an engine that is not up."""
+        self.model, self.id = model, ModelId(model.id)
+        self._runtime = ModelRuntime(config)
+        self._state, self._clock = state, clock
+        self._tickets: dict[RequestId, Ticket] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._due_us: int | None = None
+        self._emptied = asyncio.Event()
+        self._engine_up = True
+        self.engine_up(up=False)
+
+    # -- own requests
+
+    def submit(self, new: NewRequest) -> Ticket:
+        """Take a client's request; its actions come to the ticket. `close` it when its handler ends."""
+        ticket = self._tickets[new.request] = Ticket(new.request)
+        self._do(self._runtime.submit(new, self._now()))
+        return ticket
+
+    def client_gone(self, request: RequestId) -> None:
+        """Tell that the client has closed its connection."""
+        self._do(self._runtime.client_gone(request, self._now()))
+
+    def engine_finished(self, request: RequestId, result: EngineResult) -> None:
+        """Tell how a request left the engine; exactly once for each dispatch."""
+        self._do(self._runtime.engine_finished(request, result, self._now()))
+
+    def close(self, request: RequestId) -> None:
+        """Forget the handler of `request`: it has ended."""
+        self._tickets.pop(request, None)
+        if self._runtime.idle and not self._tickets:
+            self._emptied.set()
+
+    # -- lent ones
+
+    def lend_accepted(self, request: RequestId, lease: LeaseId) -> None:
+        """Tell that the helper said 100."""
+        self._do(self._runtime.lend_accepted(request, lease, self._now()))
+
+    def lend_answered(self, request: RequestId, lease: LeaseId, result: LendResult) -> None:
+        """Tell that the helper's answer is with the client."""
+        self._do(self._runtime.lend_answered(request, lease, result, self._now()))
+
+    def lend_returned(self, request: RequestId, lease: LeaseId, reason: str) -> None:
+        """Tell that the helper handed the request back unstarted."""
+        self._do(self._runtime.lend_returned(request, lease, reason, self._now()))
+
+    def lend_busy(self, request: RequestId, lease: LeaseId) -> None:
+        """Tell that the helper's desk was full."""
+        self._do(self._runtime.lend_busy(request, lease, self._now()))
+
+    def lend_refused(self, request: RequestId, lease: LeaseId, reason: str) -> None:
+        """Tell that the request could not be passed on and provably did not start."""
+        self._do(self._runtime.lend_refused(request, lease, reason, self._now()))
+
+    def lend_failed(self, request: RequestId, lease: LeaseId, failure: LendFailure) -> None:
+        """Tell that the helper failed, and is fenced."""
+        self._do(self._runtime.lend_failed(request, lease, failure, self._now()))
+
+    def may_run_again(self, request: RequestId) -> bool:
+        """Tell whether a lent request may run here if its helper fails now."""
+        return self._runtime.may_run_again(request)
+
+    # -- borrowed ones
+
+    def borrow(self, offer: BorrowOffer) -> tuple[Ticket, Action]:
+        """Take or refuse a lend; return its ticket and the first action: AcceptBorrow or RefuseBorrow.
+
+        `close` an accepted one when its handler ends.
+        """
+        if offer.request in self._tickets:
+            return Ticket(offer.request), RefuseBorrow(request=offer.request, status=409, code="offload_duplicate")
+        ticket = self._tickets[offer.request] = Ticket(offer.request)
+        self._do(self._runtime.borrow(offer, self._now()))
+        action = ticket.take()
+        if isinstance(action, RefuseBorrow):
+            self.close(offer.request)
+        return ticket, action
+
+    def borrow_body(self, request: RequestId) -> None:
+        """Tell that the body of a borrowed request is here."""
+        self._do(self._runtime.borrow_body(request, self._now()))
+
+    def borrower_gone(self, request: RequestId) -> None:
+        """Tell that the owner has closed its connection."""
+        self._do(self._runtime.borrower_gone(request, self._now()))
+
+    # -- the node's business
+
+    def engine_up(self, *, up: bool) -> None:
+        """Tell that the engine came up or is dead; the same again changes nothing."""
+        if up != self._engine_up:
+            self._engine_up = up
+            self._do(self._runtime.set_engine_up(up, self._now()))
+
+    @property
+    def ready(self) -> bool:
+        """Tell whether the engine is up."""
+        return self._engine_up
+
+    def set_links(self, owner_links: Sequence[LinkId], helper_links: Sequence[LinkId]) -> None:
+        """Tell the links in which the model is the owner's, and the helper's."""
+        self._do(self._runtime.set_links(owner_links, helper_links, self._now()))
+
+    def set_depth(self, depth: int) -> None:
+        """Change how many requests are given to the engine at once."""
+        self._do(self._runtime.set_depth(depth, self._now()))
+
+    def take_lease(self, event: LeaseEvent, order: OrderKey, basis_sent_us: int | None) -> None:
+        """Take a lease event, its signature checked, that names this model as the owner's."""
+        self._do(self._runtime.take_lease(event, order, basis_sent_us, self._now()))
+
+    async def drain(self) -> None:
+        """Take nothing new, and return when all has ended."""
+        self._do(self._runtime.drain(self._now()))
+        while not self._runtime.idle or self._tickets:
+            self._emptied.clear()
+            await self._emptied.wait()
+
+    def break_off(self) -> None:
+        """End what is still here: the drain has taken too long, and the process ends."""
+        why = ApiError("node_draining", "the node is stopping")
+        for ticket in list(self._tickets.values()):
+            ticket.push(
+                Refuse(request=ticket.request, status=why.status, code=why.code, message=why.message, may_have_run=True)
+            )
+
+    def stop(self) -> None:
+        """Let no timer outlive the node."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    @property
+    def runtime(self) -> ModelRuntime:
+        """Return the machines, to be looked at."""
+        return self._runtime
+
+    # -- inside
+
+    def _now(self) -> int:
+        return self._clock.monotonic_us()
+
+    def _do(self, outputs: Sequence[Output]) -> None:
+        for output in outputs:
+            if isinstance(output, EventBody):
+                self._state(output)
+                self._note(output)
+            else:
+                self._pass_on(output)
+        self._arm()
+
+    def _note(self, fact: Fact) -> None:
+        """Let the handler of a borrowed request know what its owner is to be told besides the action."""
+        if (
+            isinstance(fact, BorrowFinished | BorrowReturned)
+            and (ticket := self._tickets.get(fact.request)) is not None
+        ):
+            if isinstance(fact, BorrowFinished):
+                ticket.service_us = fact.service_us
+            else:
+                ticket.returned = fact.reason
+
+    def _pass_on(self, action: Action) -> None:
+        ticket = self._tickets.get(action.request)
+        if ticket is None:
+            # its handler is gone: what it had open was closed with it
+            _LOG.debug("action_without_handler", extra={"request": action.request, "action": type(action).__name__})
+            return
+        ticket.push(action)
+
+    def _arm(self) -> None:
+        due_us = self._runtime.next_timer_us()
+        if due_us == self._due_us and self._timer is not None:
+            return
+        self.stop()
+        self._due_us = due_us
+        if due_us is not None:
+            delay_s = max(0, due_us - self._now()) / 1e6
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._do(self._runtime.tick(self._now()))
+
+
+def as_error(refuse: Refuse) -> ApiError:
+    """Return what the client is told."""
+    return ApiError(
+        refuse.code,
+        refuse.message,
+        status=refuse.status,
+        retry_after_s=refuse.retry_after_s,
+        may_have_run=refuse.may_have_run,
+    )

@@ -1,0 +1,82 @@
+"""What a model's machines tell the handler of one request, own or borrowed, and how they interrupt it."""
+
+import asyncio
+from collections import deque
+from types import TracebackType
+from typing import Self
+
+from domain.actions import Action
+from domain.ids import RequestId
+
+
+class Ticket:
+    """One request's mailbox. Its handler takes actions one by one; whatever comes while it works interrupts the work."""
+
+    def __init__(self, request: RequestId) -> None:
+        """Begin without an action."""
+        self.request = request
+        self.service_us = 0
+        """Of a borrowed request: how long it was in service, once it has left the engine."""
+        self.returned = ""
+        """Of a borrowed request: why it is handed back."""
+        self._actions: deque[Action] = deque()
+        self._wake: asyncio.Future[None] | None = None
+        self._work: asyncio.Timeout | None = None
+
+    def push(self, action: Action) -> None:
+        """Give `action` to the handler."""
+        self._actions.append(action)
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+        if self._work is not None:
+            self._interrupt(self._work)
+
+    async def next(self) -> Action:
+        """Return the next action, in order."""
+        while not self._actions:
+            self._wake = asyncio.get_running_loop().create_future()
+            try:
+                await self._wake
+            finally:
+                self._wake = None
+        return self._actions.popleft()
+
+    def take(self) -> Action:
+        """Return the action that is there already."""
+        return self._actions.popleft()
+
+    def working(self) -> "Work":
+        """Return a context for work that the next action interrupts; it says afterwards whether one did."""
+        return Work(self)
+
+    def _interrupt(self, work: asyncio.Timeout) -> None:
+        if not work.expired():
+            work.reschedule(asyncio.get_running_loop().time())
+
+
+class Work:
+    """`async with ticket.working() as work: ...`; then `work.interrupted` tells whether the work was broken off."""
+
+    def __init__(self, ticket: Ticket) -> None:
+        """Prepare; nothing runs yet."""
+        self._ticket, self._timeout = ticket, asyncio.timeout(None)
+        self.interrupted = False
+
+    async def __aenter__(self) -> Self:
+        await self._timeout.__aenter__()
+        ticket = self._ticket
+        ticket._work = self._timeout  # noqa: SLF001  # the two are one thing
+        if ticket._actions:  # noqa: SLF001
+            ticket._interrupt(self._timeout)  # noqa: SLF001
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        self._ticket._work = None  # noqa: SLF001
+        try:
+            await self._timeout.__aexit__(kind, error, trace)
+        except TimeoutError:
+            self.interrupted = True
+            return True
+        return False

@@ -1,0 +1,150 @@
+"""A node's wires to the bus: its facts out, control and decisions in, a heartbeat each second. The node serves without them."""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any, Final
+
+import msgspec
+
+from adapters.clock import new_incarnation
+from adapters.keys import Credentials
+from adapters.log.producer import Producer
+from adapters.log.spool import Spool
+from adapters.log.witness import FileWitnessBook
+from adapters.nats.connection import Bus
+from domain.errors import BusError, HistoryError
+from domain.events import LeaseRefused, Witness, codec
+from domain.ports import Clock, Witnessed
+from domain.subjects import CONTROL, DECISIONS, EVENTS, heartbeat_subject, root
+from services.config import Config
+from services.node.grants import unsigned_lease
+from services.node.node import Node
+
+_LOG: Final = logging.getLogger("leaseway.node")
+BEAT_S: Final = 1.0
+_AGAIN_S: Final = 1.0
+
+
+class Wires:
+    """Ties a node to a bus."""
+
+    def __init__(self, node: Node, bus: Bus, config: Config, credentials: Credentials, clock: Clock) -> None:
+        """Open the spool; nothing is sent yet."""
+        self._node, self._bus, self._clock = node, bus, clock
+        self.incarnation = new_incarnation()
+        self.producer = Producer(
+            bus.stream(EVENTS),
+            cluster=credentials.cluster,
+            node=node.id,
+            incarnation=self.incarnation,
+            mac_key=bytes.fromhex(credentials.mac_key),
+            clock=clock,
+            spool=Spool(config.data / "spool" / node.id),
+        )
+        self.producer.overflowed = lambda: node.snapshot("overflow")
+        self._witness_book = FileWitnessBook(config.data / "spool" / f"{node.id}.witness.json")
+        self._written: Witness | None = None
+        self._was_away = not bus.connected
+        self._refused_us = -1_000_000
+        node.bus_state = self.state
+
+    async def load_witness(self) -> None:
+        """Let the node know the newest commit that its earlier lives saw."""
+        try:
+            kept = await self._witness_book.read()
+        except HistoryError as error:
+            _LOG.warning("witness_unreadable", extra={"why": str(error)})
+            return
+        if kept is not None:
+            self._node.witness = self._written = Witness(generation=kept.generation, version=kept.version)
+
+    def tasks(self) -> list[Coroutine[Any, Any, None]]:
+        """Return what is to be run until the node ends."""
+        return [self.producer.run(), self._follow_control(), self._follow_decisions(), self._beat()]
+
+    def state(self) -> dict[str, object]:
+        """Return what /health tells of the bus."""
+        return {
+            "connected": self._bus.connected,
+            "ok": self.producer.bus_ok,
+            "incarnation": self.incarnation,
+            "pseq": self.producer.pseq,
+        }
+
+    async def _follow_control(self) -> None:
+        while True:
+            try:
+                # core messages prove nothing, and control events are not signed: only what the stream holds is believed
+                async for message in self._bus.follower(CONTROL, [], self._node.id).messages():
+                    if message.seq:
+                        self._take_control(message.body)
+            except BusError as error:
+                _LOG.warning("control_not_followed", extra={"why": str(error)})
+            await asyncio.sleep(_AGAIN_S)
+
+    def _take_control(self, body: bytes) -> None:
+        try:
+            event = codec.decode_control(codec.decode_envelope(body).data)
+        except msgspec.DecodeError as error:
+            _LOG.warning("control_unreadable", extra={"why": str(error)})
+            return
+        self._node.view.apply(event)
+        self._node.control_changed()
+
+    async def _follow_decisions(self) -> None:
+        base = f"{root(self._node.cluster)}.lease"
+        subjects = [f"{base}.{self._node.id}.>", f"{base}.*.{self._node.id}.>"]
+        while True:
+            try:
+                async for message in self._bus.follower(DECISIONS, subjects, self._node.id).messages():
+                    self._take_decision(message.body)
+            except BusError as error:
+                _LOG.warning("decisions_not_followed", extra={"why": str(error)})
+            await asyncio.sleep(_AGAIN_S)
+
+    def _take_decision(self, body: bytes) -> None:
+        signed = self._node.reader.read(body)
+        if signed is not None:
+            self._node.decided(signed, self.producer.sent_at_us)
+        else:
+            self._refuse(body)
+
+    def _refuse(self, body: bytes) -> None:
+        """Leave a trace of a forged grant, at most once a second: whoever sends them shall not fill the log."""
+        now_us = self._clock.monotonic_us()
+        if now_us - self._refused_us < 1_000_000:
+            return
+        self._refused_us = now_us
+        event = unsigned_lease(body)
+        _LOG.warning("decision_refused", extra={"why": "signature", "lease": event.lease if event else ""})
+        if event is not None and event.owner == self._node.id and self._node.view.link(event.link) is not None:
+            self._node.state(LeaseRefused(link=event.link, lease=event.lease, reason="bad_signature"))
+
+    async def _beat(self) -> None:
+        subject = heartbeat_subject(self._node.cluster, self._node.id)
+        while True:
+            self._bus.beat(subject)
+            await self._snapshot_after_outage()
+            await self._keep_witness()
+            await asyncio.sleep(BEAT_S)
+
+    async def _snapshot_after_outage(self) -> None:
+        """State a snapshot once the bus is back: facts of an outage come late, and nobody plans with such a node before it."""
+        if not self._bus.connected or not self.producer.bus_ok:
+            self._was_away = True
+        elif self._was_away and await self.producer.drained(timeout_s=BEAT_S):
+            self._was_away = False
+            self._node.snapshot("gap")
+
+    async def _keep_witness(self) -> None:
+        seen = self._node.witness
+        if seen is None or seen == self._written:
+            return
+        self._written = seen
+        try:
+            await self._witness_book.write(
+                Witnessed(generation=seen.generation, version=seen.version, digest=seen.digest)
+            )
+        except OSError as error:
+            _LOG.warning("witness_not_kept", extra={"why": str(error)})
