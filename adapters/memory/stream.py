@@ -161,6 +161,8 @@ class MemoryStream:
         self._messages[message.seq - 1] = message
 
     def _batch(self, after: int, until: int | None) -> list[StoredMessage]:
+        if after > len(self._messages):
+            raise HistoryGapError(f"{self.name}: must reach sequence {after}, but ends at {len(self._messages)}")
         end = min(after + self.batch_max, len(self._messages), len(self._messages) if until is None else until)
         batch: list[StoredMessage] = []
         for seq in range(after + 1, end + 1):
