@@ -193,6 +193,11 @@ def _add_looking(add: Add) -> None:
     decisions.add_argument("--helper", default="", metavar="NODE", help="only those about this helper")
     decisions.add_argument("--kind", default="", metavar="KIND", help="only this kind of row")
     decisions.add_argument("--follow", action="store_true", help="go on with new ones as they come")
+    _add_streams(add)
+    _command(add, "version", "version", "print the version", data=False)
+
+
+def _add_streams(add: Add) -> None:
     events = _group(add, "events", "read the stored facts of all nodes")
     tail = _json(
         _command(
@@ -225,7 +230,6 @@ def _add_looking(add: Add) -> None:
         )
     )
     verify.set_defaults(action="verify")
-    _command(add, "version", "version", "print the version", data=False)
 
 
 def _add_changing(add: Add) -> None:
@@ -268,6 +272,11 @@ def _add_changing(add: Add) -> None:
     _json(_command(links, "list", "links", "list the links", examples=["leaseway links list"])).set_defaults(
         action="list"
     )
+    _add_settings(add)
+    _add_provision(add)
+
+
+def _add_settings(add: Add) -> None:
     settings = _group(add, "settings", "read and change the settings of the cluster")
     _json(_command(settings, "list", "settings", "list every setting, its value and where it comes from")).set_defaults(
         action="list"
@@ -287,6 +296,9 @@ def _add_changing(add: Add) -> None:
     )
     cleared.add_argument("name", metavar="NAME", help="the setting, with or without `cluster.`")
     cleared.set_defaults(action="clear")
+
+
+def _add_provision(add: Add) -> None:
     provision = _command(
         add,
         "provision",
