@@ -102,7 +102,7 @@ class Producer:
         """Called when facts were lost as such (a full spool, a fact too large): state a NodeSnapshot now."""
         self.pseq = 0
         """Of the newest fact."""
-        self._stream, self._cluster, self._node, self._incarnation = stream, cluster, node, incarnation
+        self._stream, self._cluster, self._node, self.incarnation = stream, cluster, node, incarnation
         self._mac_key, self._clock, self._spool = mac_key, clock, spool
         self._source = f"/{cluster}/node/{node}"
         self._window: deque[_Sent] = deque()
@@ -111,7 +111,8 @@ class Producer:
         self._open = False
         """Whether new facts may be sent at once: nothing is being sent again."""
         self._probing = False
-        self._failures = 0
+        self.unanswered = 0
+        """Rounds in a row that brought no answer, or a refusal."""
         self._dropped: dict[str, int] = {}
         self._sent_us: dict[int, int] = {}
         self._wake = asyncio.Event()
@@ -141,11 +142,11 @@ class Producer:
             self._send(self._add(spooled, on_disk=outcome == "kept"))
         else:
             self._wake.set()
-        return Basis(self._node, self._incarnation, self.pseq)
+        return Basis(self._node, self.incarnation, self.pseq)
 
     def sent_at_us(self, basis: Basis) -> int | None:
         """Return when one of this producer's own facts was first sent, on the monotonic clock; None if unknown or too old."""
-        if basis.incarnation != self._incarnation or basis.node != self._node:
+        if basis.incarnation != self.incarnation or basis.node != self._node:
             return None
         return self._sent_us.get(basis.pseq)
 
@@ -167,7 +168,7 @@ class Producer:
             while True:
                 self._wake.clear()
                 if not self._open:
-                    await asyncio.sleep(_BACKOFF_S[max(0, min(self._failures - 1, len(_BACKOFF_S) - 1))])
+                    await asyncio.sleep(_BACKOFF_S[max(0, min(self.unanswered - 1, len(_BACKOFF_S) - 1))])
                     self._go_back()
                 elif not self._probing:
                     self._refill()
@@ -194,7 +195,7 @@ class Producer:
 
     def _send(self, entry: _Sent) -> None:
         fact = entry.fact
-        if fact.incarnation == self._incarnation and fact.pseq not in self._sent_us:
+        if fact.incarnation == self.incarnation and fact.pseq not in self._sent_us:
             self._sent_us[fact.pseq] = self._clock.monotonic_us()
             if len(self._sent_us) > SENT_TIMES_MAX:
                 del self._sent_us[next(iter(self._sent_us))]
@@ -230,8 +231,8 @@ class Producer:
 
     def _failed(self, entry: _Sent, error: BaseException | None) -> None:
         self._interrupt()
-        self._failures += 1
-        if self._failures >= UNKNOWNS_MAX and self.bus_ok:
+        self.unanswered += 1
+        if self.unanswered >= UNKNOWNS_MAX and self.bus_ok:
             self.bus_ok = False
             _LOG.warning("bus_not_ok", extra={"node": self._node, "why": str(error), "unacked": len(self._window)})
         if isinstance(error, PublishRefusedError) and error.reason == "too_large":
@@ -261,7 +262,8 @@ class Producer:
     def _acknowledged(self, on_disk: int) -> None:
         if on_disk:
             self._spool.acknowledge(on_disk, self._last_seq)
-        self._failures = 0
+        self.unanswered = 0
+        """Rounds in a row that brought no answer, or a refusal."""
         if not self.bus_ok:
             self.bus_ok = True
             _LOG.info("bus_ok", extra={"node": self._node, "spooled": self._spool.waiting})
@@ -274,13 +276,13 @@ class Producer:
 
     def _encode(self, fact: Input, pseq: int, cause: str = "") -> SpooledFact:
         envelope = Envelope(
-            id=f"{self._incarnation}/{pseq}",
+            id=f"{self.incarnation}/{pseq}",
             source=self._source,
             type=codec.tag_of(fact),
             time=self._wall_time(),
             cluster=self._cluster,
             producer=self._node,
-            incarnation=self._incarnation,
+            incarnation=self.incarnation,
             pseq=str(pseq),
             mono_us=self._clock.monotonic_us(),
             cause=cause,
@@ -288,7 +290,7 @@ class Producer:
             data=codec.raw(fact),
         )
         subject = fact_subject(self._cluster, self._node, fact)
-        return SpooledFact(self._incarnation, pseq, subject, self._authenticated(envelope))
+        return SpooledFact(self.incarnation, pseq, subject, self._authenticated(envelope))
 
     def _authenticated(self, envelope: Envelope) -> bytes:
         encoded = codec.encode(envelope)
@@ -296,7 +298,7 @@ class Producer:
 
     def _as_late(self, fact: SpooledFact) -> SpooledFact:
         """Return `fact`, never sent before, marked as late if it waited for long. What an earlier process said stays as it is."""
-        if fact.incarnation != self._incarnation:
+        if fact.incarnation != self.incarnation:
             return fact
         tagged = codec.split_tag(fact.body, "mac")
         assert tagged is not None
@@ -319,7 +321,7 @@ class Producer:
         self._dropped[tag] = self._dropped.get(tag, 0) + 1
         self._idle.clear()
         self._wake.set()
-        return Basis(self._node, self._incarnation, self.pseq + 1)
+        return Basis(self._node, self.incarnation, self.pseq + 1)
 
     def _summarise(self) -> None:
         """State in the place of the dropped facts how many they were, and ask for a snapshot of what is."""
@@ -346,5 +348,5 @@ class Producer:
         entry.fact = SpooledFact(fact.incarnation, fact.pseq, subject, body)
         # a snapshot that is too large itself would ask for the next one, for ever; what an earlier process had open is closed
         # by the next `registered`
-        if self.overflowed is not None and fact.incarnation == self._incarnation and lost.type != "status.snapshot":
+        if self.overflowed is not None and fact.incarnation == self.incarnation and lost.type != "status.snapshot":
             self.overflowed()
