@@ -57,7 +57,17 @@ def rights(cluster: str, member: Member) -> Rights:
         case "gateway":
             return _gateway_rights(root, name)
         case "master":
-            said = ("hb.master", "ledger", "lease.>", "health.>", "request.>", "breaker.>", "safe_mode.>", "obs.>", "snap.>")
+            said = (
+                "hb.master",
+                "ledger",
+                "lease.>",
+                "health.>",
+                "request.>",
+                "breaker.>",
+                "safe_mode.>",
+                "obs.>",
+                "snap.>",
+            )
             return _core_rights(root, name, said)
         case "operator":
             return _core_rights(root, name, ("control.>",))

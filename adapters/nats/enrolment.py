@@ -12,7 +12,7 @@ from adapters.nats.accounts import Member, Role, render_accounts
 from domain.errors import BadConfigError
 from domain.ids import node_id
 
-_CORE_ROLES: Final[tuple[Role, ...]] = ("master", "projector", "operator", "provisioner", "system")
+_CORE_ROLES: Final[tuple[Role, ...]] = ("master", "projector", "operator", "provisioner", "preflight", "system")
 RESERVED: Final = frozenset({*_CORE_ROLES, "observer"})
 """Names that no node may have: each is the name of a credentials file and of an inbox."""
 
@@ -125,7 +125,7 @@ def _make_credentials(data: Path, roster: Roster, name: str, role: Role) -> str:
                 master_seed=master_seed,
                 master_public=master_public,
             )
-        case "provisioner" | "system":
+        case "provisioner" | "preflight" | "system":
             pass
         case _:
             master = load_credentials(key_path(data, "master"))

@@ -86,6 +86,9 @@ def consumer_configs(cluster: str, member: Member) -> dict[str, ConsumerConfig]:
     if member.role == "gateway":
         catalogue = (f"{root}.node.*.status.>", f"{root}.node.*.model.>")
         return {CONTROL: control, DECISIONS: _durable(name, everyone), EVENTS: _durable(name, catalogue)}
+    if member.role == "preflight":
+        # it never gets a message: its one use is to be reset, see adapters.nats.preflight
+        return {CONTROL: _durable(name, (f"{root}.control.preflight.none",))}
     return {}
 
 

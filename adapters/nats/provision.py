@@ -8,7 +8,7 @@ import json
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import nats
@@ -26,6 +26,8 @@ from domain.errors import BadConfigError, HistoryLostError, UnreachableError
 from domain.subjects import EVENTS
 
 _CONNECT_S: Final = 5
+ONE_TRY: Final[dict[str, Any]] = {"allow_reconnect": False, "max_reconnect_attempts": 1, "reconnect_time_wait": 0}
+"""Options of a connection that is made now or not at all; by itself the client goes on for two minutes."""
 _API_S: Final = 5.0
 _DEADLINE_S: Final = 30.0
 _RETRY_S: Final = 0.1
@@ -101,11 +103,18 @@ async def reload_servers(data: Path, url: str) -> None:
     """
     for each in url.split(","):
         async with administer(data, each, "system") as client:
-            server = json.loads((await client.request("$SYS.REQ.SERVER.PING", timeout=_API_S)).data)["server"]["id"]
-            server = client._server_info.get("server_id", server)  # noqa: SLF001  # PING is answered by any server
-            answer = json.loads((await client.request(f"$SYS.REQ.SERVER.{server}.RELOAD", timeout=_API_S)).data)
+            answer = await ask_server(client, "RELOAD")
             if "error" in answer:
                 raise BadConfigError(f"nats {each}: refuses its accounts: {answer['error'].get('description', answer)}")
+
+
+async def ask_server(client: Client, what: str) -> dict[str, Any]:
+    """Return the answer of the server that `client`, signed in as system, is connected to."""
+    server_id = client._server_info["server_id"]  # noqa: SLF001  # the client tells it nowhere else
+    answer: dict[str, Any] = json.loads(
+        (await client.request(f"$SYS.REQ.SERVER.{server_id}.{what}", timeout=_API_S)).data
+    )
+    return answer
 
 
 @asynccontextmanager
@@ -128,10 +137,11 @@ async def administer(data: Path, url: str, name: str) -> AsyncIterator[Client]:
             nkeys_seed_str=load_credentials(key_path(data, name)).nkey_seed,
             inbox_prefix=inbox_prefix(name),
             connect_timeout=_CONNECT_S,
-            allow_reconnect=False,
+            **ONE_TRY,
             error_cb=note,
         )
     except (NatsError, OSError, TimeoutError) as error:
+        await client.close()
         why = refused[-1] if refused else str(error)
         raise UnreachableError(f"nats {url}: cannot be reached as {name}: {why}") from None
     try:

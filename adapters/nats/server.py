@@ -259,7 +259,7 @@ class NatsServer:
             'ping_interval: "10s"',
             "jetstream {",
             f"  store_dir: {json.dumps(str(self.data / 'nats' / 'store' / self.name))}",
-            f"  sync_interval: {self._sync_interval}",
+            f"  sync_interval: {json.dumps(self._sync_interval)}",
             "}",
             *self._render_routes(),
             'include "accounts.conf"',
