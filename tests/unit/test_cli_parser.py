@@ -10,6 +10,7 @@ import pytest
 from services.cli.main import main
 from services.cli.parser import BadUsageError, build_parser, number, subparsers_of
 from services.cli.show import Output, cell, duration
+from tests.support.tidy import ROOT
 
 
 def said(capsys, *arguments):
@@ -163,3 +164,10 @@ def test_a_reader_that_has_seen_enough_ends_the_command_quietly():
     command = f"{sys.executable} -m services.cli settings --help | head -1"
     done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, check=False)
     assert done.stderr == ""
+
+
+def test_the_reference_of_the_command_line_is_what_its_script_makes():
+    made = subprocess.run(
+        [sys.executable, "docs/reference/cli.py", "--check"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert made.returncode == 0, made.stderr
