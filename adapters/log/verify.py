@@ -76,9 +76,9 @@ async def verify(
         await check_inputs(streams, head)
         history = History(streams, reader, Generation(head.generation))
         if snapshot is not None and snapshot_at is not None and not history.restore(snapshot, snapshot_at):
-            raise HistoryError(
-                f"snapshot of version {snapshot_at.version}: its bytes do not have the digest in the commit"
-            )
+            wrong = f"snapshot of version {snapshot_at.version}: its bytes do not have the digest in the commit"
+            report.differences.append(Difference(snapshot_at.version, "snapshot", wrong))
+            return report
         await _replay_all(history, head, report, progress)
     except (HistoryError, HistoryGapError) as error:
         version = report.last_version + 1
