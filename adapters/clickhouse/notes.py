@@ -89,9 +89,9 @@ class Notes:
     def head(self, stream: str, epoch: int) -> Head | None:
         """Return the newest commit of one life of the ledger; None if no commit is there."""
         found = self._store.query(
-            "SELECT max(seq) AS seq, argMaxIf(generation, seq, NOT void) AS generation, "
-            "argMaxIf(version, seq, NOT void) AS version, argMaxIf(digest, seq, NOT void) AS digest "
-            "FROM commits WHERE stream = {stream:String} AND epoch = {epoch:UInt32}",
+            "SELECT max(c.seq) AS seq, argMaxIf(c.generation, c.seq, NOT c.void) AS generation, "
+            "argMaxIf(c.version, c.seq, NOT c.void) AS version, argMaxIf(c.digest, c.seq, NOT c.void) AS digest "
+            "FROM commits AS c WHERE c.stream = {stream:String} AND c.epoch = {epoch:UInt32}",
             {"stream": stream, "epoch": epoch},
         )
         return Head(**found[0]) if found and found[0]["seq"] else None

@@ -4,6 +4,7 @@ Everything here blocks; callers run it in a thread. One client writes, a few rea
 The driver is an extra: it is imported when a store is opened, and nowhere else.
 """
 
+import logging
 import queue
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -174,6 +175,8 @@ def _driver(dsn: str, shown: str) -> Any:
         raise BadConfigError(
             f"clickhouse {shown}: needs the package {missing}, which is not installed: pip install 'leaseway[{extra}]'"
         ) from None
+    # each of its errors is raised too, and said once by whoever acts on it
+    logging.getLogger("clickhouse_connect").setLevel(logging.CRITICAL)
     return get_client
 
 
@@ -216,4 +219,7 @@ def _translated(shown: str) -> Iterator[None]:
 
 def _reason(error: Exception) -> str:
     """Return the first 300 characters of what went wrong, on one line."""
-    return " ".join(str(error).split())[:300] or type(error).__name__
+    text = " ".join(str(error).split())
+    if "HTTPConnectionPool" in text or "HTTPSConnectionPool" in text:
+        return "does not answer"  # the driver's words are a URL with all its parameters
+    return text.partition(" In scope ")[0][:300] or type(error).__name__  # what follows is the whole statement

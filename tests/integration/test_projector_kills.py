@@ -1,0 +1,76 @@
+"""kill -9 of the projector: rows are the streams' messages, each once, whenever it happens (reports A.52).
+
+`LW_KILLS` and `LW_SEED` choose how many moments the campaign has (pytest -m long), and which.
+"""
+
+import asyncio
+import json
+import os
+import random
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapters.clock import SystemClock
+from tests.support.facts import DAY_NS
+from tests.support.projector_child import EXPECTED
+
+pytestmark = pytest.mark.real
+
+ROOT = Path(__file__).parents[2]
+DAY = SystemClock().wall_us() * 1000 // DAY_NS - 1
+SEED = os.environ.get("LW_SEED") or str(random.SystemRandom().randrange(10**6))
+INSERTS = 24
+"""About as many as an undisturbed run needs."""
+
+
+async def child(directory: Path, moment: str, number: int = 0) -> tuple[int, dict[str, Any]]:
+    """Return (exit code, what it told) of one life of the projector."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.support.projector_child", str(directory), moment, str(number), str(DAY)),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        cwd=ROOT,
+    )
+    out, err = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode in {0, -signal.SIGKILL}, err.decode()
+    return process.returncode or 0, json.loads(out) if out else {}
+
+
+async def killed_then_whole(directory: Path, moments: list[tuple[str, int]]) -> None:
+    """Kill at each of `moments` in turn; then the tables hold each message once."""
+    for moment, number in moments:
+        code, _ = await child(directory, moment, number)
+        # fewer inserts are left from life to life: a late moment may not come any more
+        assert code in {0, -signal.SIGKILL}
+    _, told = await child(directory, "never")
+    told.pop("inserts")
+    assert told == EXPECTED
+
+
+@pytest.mark.parametrize("moment", ["before", "during", "after"])
+async def test_a_killed_projector_goes_on_without_a_row_lost_or_doubled(tmp_path: Path, moment: str):
+    first, second = random.Random(SEED + moment).sample(range(1, INSERTS // 2), 2)
+    print(f"LW_SEED={SEED}: {moment} inserts {first} and {second}")
+    code, _ = await child(tmp_path, moment, first)
+    assert code == -signal.SIGKILL, "the moment came"
+    await killed_then_whole(tmp_path, [(moment, second)])
+
+
+async def test_a_kill_between_a_derived_table_and_the_checkpoint_repeats_no_row(tmp_path: Path):
+    code, _ = await child(tmp_path, "after", 4)
+    assert code == -signal.SIGKILL
+    await killed_then_whole(tmp_path, [("after", 1), ("after", 2), ("before", 3)])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("campaign", range(int(os.environ.get("LW_KILLS", "20")) // 4))
+async def test_campaign_of_kills(tmp_path: Path, campaign: int):
+    dice = random.Random(f"{SEED}/{campaign}")
+    moments = [(dice.choice(["before", "during", "after"]), dice.randrange(1, INSERTS // 3)) for _ in range(4)]
+    print(f"LW_SEED={SEED} campaign {campaign}: {moments}")
+    await killed_then_whole(tmp_path, moments)

@@ -1,0 +1,111 @@
+"""A projector in a process of its own, over streams that are the same in every run, that kills itself where it is told.
+
+    python -m tests.support.projector_child DIRECTORY MOMENT NUMBER
+
+MOMENT is before, after or during (insert NUMBER), or never: then it ends by itself and prints what is in the tables.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from adapters.clickhouse.store import Store, open_store
+from domain.subjects import EVENTS, LEDGER
+from services.projector.batches import BatchLimits
+from tests.support.facts import DAY_NS, Teller, finished, granted, held, lent, plan, verdict
+from tests.support.projections import Bus, SteppedClock, a_projector, caught_up, counts, running
+
+REQUESTS, COMMITS = 400, 150
+FACTS = 3 * REQUESTS
+DECISIONS = 2 * COMMITS
+DECISION_ROWS = 3 * COMMITS
+
+
+class DyingStore(Store):
+    """Kills its process at an insert."""
+
+    moment, number = "never", 0
+    inserts = 0
+
+    def insert(self, table: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, token: str) -> None:
+        DyingStore.inserts += 1
+        due = DyingStore.inserts == self.number
+        if due and self.moment == "before":
+            _die()
+        if due and self.moment == "during":
+            threading.Timer((self.number % 7) / 1000, _die).start()
+        super().insert(table, columns, rows, token=token)
+        if due and self.moment == "after":
+            _die()
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def the_same_bus(day: int) -> Bus:
+    """Return streams that are the same in every process: made, stamped and filled alike, over the midnight after `day`."""
+    midnight_us = (day + 1) * DAY_NS // 1000
+    bus = Bus(SteppedClock(midnight_us - 1000 * FACTS, step_us=1500))
+    teller = Teller("n1")
+    for number in range(REQUESTS):
+        await bus.tell(teller, held(number), lent(number), finished(number, helper="n2"))
+        if number < COMMITS:
+            await bus.commit(plan(verdict(), verdict(helper="n3", outcome="skipped", code="outranked")), granted())
+    return bus
+
+
+async def main(directory: str, moment: str, number: int, day: int) -> None:
+    DyingStore.moment, DyingStore.number = moment, number
+
+    def dying_store() -> Store:
+        store = open_store(f"chdb://{directory}", readers=1)
+        store.__class__ = DyingStore
+        return store
+
+    bus = await the_same_bus(day)
+    projector = a_projector(bus, dying_store, limits=BatchLimits(messages=70, wait_s=0.005))
+    async with running(projector):
+        await caught_up(projector, await bus.ends(), timeout_s=60)
+        store = projector.store
+        assert store is not None
+        sys.stdout.write(json.dumps(_told(store) | {"inserts": DyingStore.inserts}) + "\n")
+        sys.stdout.flush()
+
+
+def _told(store: Store) -> dict[str, Any]:
+    [decided] = store.query(
+        "SELECT uniqExact(seq, decision) AS n FROM decisions WHERE stream = {stream:String}", {"stream": LEDGER}
+    )
+    return {
+        "events": counts(store, "events", EVENTS),
+        "ledger": counts(store, "events", LEDGER),
+        "commits": counts(store, "commits", LEDGER),
+        "decision_rows": counts(store, "decisions", LEDGER),
+        "decisions": decided["n"],
+        "dispatches": counts(store, "decisions", EVENTS),
+        "requests": counts(store, "requests", EVENTS),
+        "void": store.query("SELECT countIf(void) AS n FROM commits")[0]["n"],
+        "days": store.query("SELECT uniqExact(day) AS n FROM events")[0]["n"],
+    }
+
+
+EXPECTED = {
+    "events": [FACTS, FACTS],
+    "ledger": [COMMITS, COMMITS],
+    "commits": [COMMITS, COMMITS],
+    "decision_rows": [DECISION_ROWS, COMMITS],
+    "decisions": DECISIONS,
+    "dispatches": [REQUESTS, REQUESTS],
+    "requests": [REQUESTS, REQUESTS],
+    "void": 0,
+    "days": 2,
+}
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))
