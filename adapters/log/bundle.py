@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 import msgspec
 
@@ -82,7 +82,7 @@ def _open(path: Path, named: Path, mode: str) -> Iterator[IO[bytes]]:
             return
         # no name and no time in the header: the same history gives the same file
         with gzip.GzipFile("", mode, fileobj=file, mtime=0) as packed:
-            yield packed
+            yield cast("IO[bytes]", packed)
 
 
 def _line(stream: str, message: StoredMessage) -> _Line:

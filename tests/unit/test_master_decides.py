@@ -1,5 +1,9 @@
 """Given facts and links, when the master looks, then these leases with these reasons."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from domain.events import (
@@ -409,3 +413,9 @@ def test_models_of_one_node_are_planned_apart():
     story.recorder.state("a", both)
     story.recorder.state("a", held("req_k", model="k"))
     assert not [d for d in story.look() if isinstance(d, OwnerPlanned) and d.model == "k"]
+
+
+def test_the_page_of_reasons_is_current():
+    script = Path(__file__).parents[2] / "docs" / "reference" / "reasons.py"
+    check = subprocess.run([sys.executable, str(script), "--check"], check=False)
+    assert check.returncode == 0, f"run: python {script.relative_to(Path(__file__).parents[2])}"
