@@ -42,7 +42,6 @@ class ControlView:
         """Fold one event. It never refuses: what is stored has been decided."""
         match event:
             case LinkAdded():
-                self._drop_link(event.link)
                 self._links[event.link] = event
                 self._lends.setdefault((event.owner, event.owner_model), {})[event.link] = event
                 self._borrows.setdefault((event.helper, event.helper_model), {})[event.link] = event

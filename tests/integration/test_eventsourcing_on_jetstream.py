@@ -17,6 +17,7 @@ from eventsourcing.persistence import (
 )
 
 from adapters.nats.eventsourcing import JetStreamFactory
+from adapters.nats.eventsourcing.feed import Feed
 from adapters.nats.eventsourcing.link import NatsLink
 from adapters.nats.eventsourcing.recorder import JetStreamApplicationRecorder, JetStreamProcessRecorder, Place
 from adapters.nats.eventsourcing.stream import BATCH_MAX, EXPECTED_LAST, Outgoing
@@ -159,6 +160,32 @@ def test_a_subscription_loses_and_repeats_nothing_when_its_consumer_is_taken_awa
             if len(taken) == 500:
                 break
     assert taken == list(range(1, 501))
+
+
+def test_a_feed_fetches_again_what_was_lost_on_the_way(make):
+    recorder = make()
+    recorder.insert_events([event(version) for version in range(1, 101)])
+    to_lose, has_lost = ["1", "20", "60", "100"], set()
+
+    async def read_over_a_lossy_line():
+        feed = Feed(recorder.link, recorder.place.stream, f"{recorder.place.events}.>", 1)
+
+        def lose_some(message):
+            consumer, _, seq = message.reply.split(".")[-6:-3] if message.reply else ("", "", "")
+            if to_lose and seq == to_lose[0] and consumer not in has_lost:
+                has_lost.add(consumer)
+                to_lose.pop(0)
+            else:
+                feed.take(message)
+
+        seen: list[int] = []
+        async with recorder.link.listening(lose_some) as feed.inbox:
+            while len(seen) < 100:
+                seen += [entry.seq for entry in await feed.pull()]
+        return seen
+
+    assert recorder.link.call(read_over_a_lossy_line()) == list(range(1, 101))
+    assert not to_lose
 
 
 def test_a_subscription_to_some_topics_passes_over_the_others(make):

@@ -99,7 +99,7 @@ class Feed:
         status = message.headers.get("Status")
         if status is not None:
             if message.subject == self._reply:
-                self._heed(status)
+                self._heed(status, message.headers)
             return ()
         # $JS.ACK.<stream>.<consumer>.<deliveries>.<stream sequence>.<consumer sequence>.<stamp>.<pending>
         consumer, _, seq, delivered, _, _ = message.reply.split(".")[-6:]
@@ -112,10 +112,11 @@ class Feed:
         self._next = int(seq) + 1
         return (Entry(int(seq), message.subject, message.headers, message.body),)
 
-    def _heed(self, status: str) -> None:
+    def _heed(self, status: str, headers: Mapping[str, str]) -> None:
         match status:
-            case "100":  # a heartbeat
-                return
+            case "100":  # a heartbeat; it says how many messages were sent, so a lost last one is noticed too
+                if int(headers.get("Nats-Last-Consumer", "0")) > self._delivered:
+                    raise _InterruptedError
             case "404" | "408":  # the pull is over, the consumer stays
                 self._credit = 0
             case _:  # the consumer or its leader is gone
