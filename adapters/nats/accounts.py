@@ -19,8 +19,12 @@ CORE, NODES, SYSTEM = "CORE", "NODES", "SYS"
 STREAMS: Final = (EVENTS, CONTROL, LEDGER, DECISIONS, SNAPSHOTS)
 FOLLOWED: Final = (EVENTS, CONTROL, DECISIONS)
 """Streams that members of NODES have durable consumers on (nodes on the latter two only)."""
-STORED_EXPORTS: Final = ("lease.>", "health.>", "control.>", "safe_mode.>", "request.>", "breaker.>")
-"""What NODES may hear of CORE as it is published, after `lw.<cluster>.`."""
+STORED_EXPORTS: Final = ("lease.>", "health.>", "safe_mode.>", "request.>", "breaker.>")
+"""What NODES may hear of CORE as it is published, after `lw.<cluster>.`: what the master has signed, and nothing else.
+
+Control events are not signed, and within NODES a member can have an old one delivered anywhere by the reply subject of a pull:
+so everybody reads them from the own durable consumer alone.
+"""
 
 Role = Literal["master", "projector", "operator", "provisioner", "preflight", "system", "node", "gateway"]
 
@@ -102,7 +106,7 @@ def _gateway_rights(root: str, name: str) -> Rights:
     )
 
 
-_HEARD_BY_ALL: Final = ("control.>", "health.>", "breaker.>", "safe_mode.>")
+_HEARD_BY_ALL: Final = ("health.>", "breaker.>", "safe_mode.>")
 
 
 def _durable_rights(name: str, streams: Sequence[str]) -> Iterable[str]:

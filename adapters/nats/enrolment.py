@@ -18,7 +18,7 @@ RESERVED: Final = frozenset({*_CORE_ROLES, "observer"})
 
 
 class Roster(msgspec.Struct, frozen=True, kw_only=True):
-    """Every member of one cluster's bus, by name; `<data>/nats/roster.json`."""
+    """Every member of one cluster's bus, in order of name; `<data>/nats/roster.json`."""
 
     cluster: str
     members: tuple[Member, ...]
@@ -104,7 +104,7 @@ def _with_member(data: Path, roster: Roster, *, name: str, role: Role, url: str)
     public_key = known.public_key if known is not None else _make_credentials(data, roster, name, role)
     member = Member(name=name, role=role, public_key=public_key, url=url)
     others = tuple(each for each in roster.members if each.name != name)
-    return Roster(cluster=roster.cluster, members=(*others, member))
+    return Roster(cluster=roster.cluster, members=tuple(sorted((*others, member), key=lambda each: each.name)))
 
 
 def _make_credentials(data: Path, roster: Roster, name: str, role: Role) -> str:
@@ -143,9 +143,8 @@ def _save(data: Path, roster: Roster) -> None:
     """Write the roster, and the accounts that follow from it, each whole or not at all."""
     folder = data / "nats"
     folder.mkdir(parents=True, exist_ok=True)
-    ordered = Roster(cluster=roster.cluster, members=tuple(sorted(roster.members, key=lambda each: each.name)))
-    _replace(folder / "roster.json", msgspec.json.format(msgspec.json.encode(ordered), indent=1))
-    _replace(folder / "accounts.conf", render_accounts(ordered.cluster, ordered.members).encode())
+    _replace(folder / "roster.json", msgspec.json.format(msgspec.json.encode(roster), indent=1))
+    _replace(folder / "accounts.conf", render_accounts(roster.cluster, roster.members).encode())
 
 
 def _replace(path: Path, content: bytes) -> None:

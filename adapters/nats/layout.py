@@ -1,6 +1,7 @@
 """What the bus holds: every stream with its limits, every durable consumer with its filter."""
 
 import dataclasses
+from enum import Enum
 from typing import Final, Literal
 
 from nats.js.api import (
@@ -104,16 +105,24 @@ def _durable(name: str, filters: tuple[str, ...]) -> ConsumerConfig:
     )
 
 
-def differences(wanted: StreamConfig, found: StreamConfig) -> dict[str, tuple[object, object]]:
-    """Return field -> (wanted, found) where a stream is not as `wanted` says."""
+def differences(wanted: StreamConfig, found: StreamConfig) -> dict[str, tuple[str, str]]:
+    """Return field -> (wanted, found), as text, where a stream is not as `wanted` says."""
     mine, theirs = dataclasses.asdict(wanted), dataclasses.asdict(found)
-    fields = (
-        "subjects", "retention", "storage", "num_replicas", "discard", "max_age", "max_bytes", "max_msg_size",
-        "duplicate_window", "deny_delete", "deny_purge", "allow_direct", "allow_atomic", "persist_mode",
-    )  # fmt: skip
-    return {field: (mine[field], theirs[field]) for field in fields if _plain(mine[field]) != _plain(theirs[field])}
+    return {
+        field: (_told(mine[field]), _told(theirs[field]))
+        for field in _COMPARED
+        if _told(mine[field]) != _told(theirs[field])
+    }
 
 
-def _plain(value: object) -> object:
-    """Return `value` with the server's way of saying "not set" made one."""
-    return None if value in (0, -1, False, "", "default", PersistMode.DEFAULT) else value
+_COMPARED: Final = (
+    "subjects", "retention", "storage", "num_replicas", "discard", "max_age", "max_bytes", "max_msg_size",
+    "duplicate_window", "deny_delete", "deny_purge", "allow_direct", "persist_mode",
+)  # fmt: skip
+
+
+def _told(value: object) -> str:
+    """Return `value` in words; the server has several ways of saying that something is not set."""
+    if value in (None, 0, -1, False, "", PersistMode.DEFAULT):
+        return "default"
+    return str(value.value if isinstance(value, Enum) else value)

@@ -42,7 +42,7 @@ async def test_a_relaxed_bus_is_sound_as_relaxed_and_refused_as_strict(tmp_path:
     async with provisioned_server(tmp_path, durability="relaxed") as server:
         assert codes(await look(server, "relaxed")) == [("durability", "warn")]
         report = await look(server, "strict")
-        with pytest.raises(BrokenSetupError, match="stream LW_EVENTS: persist_mode must be None, is async"):
+        with pytest.raises(BrokenSetupError, match="stream LW_EVENTS: persist_mode must be default, is async"):
             require_sound(report)
         require_sound(report, allow=["stream"])
 
@@ -96,8 +96,8 @@ async def test_a_default_user_is_refused(tmp_path: Path) -> None:
 async def test_a_stream_without_its_limits_is_refused_by_field(tmp_path: Path) -> None:
     async with flat_server(tmp_path, permitted=True) as server:
         found = {finding.message for finding in (await look(server)).findings}
-    assert "stream LW_LEDGER: deny_purge must be True, is False" in found
-    assert "stream LW_LEDGER: allow_direct must be False, is True" in found
+    assert "stream LW_LEDGER: deny_purge must be True, is default" in found
+    assert "stream LW_LEDGER: allow_direct must be default, is True" in found
 
 
 async def test_a_missing_stream_is_named_with_its_remedy(nats_server: ServerUnderTest) -> None:
