@@ -18,6 +18,7 @@ from services.config import Config, NodeConfig
 from services.config_rules import Problem, problems
 
 CONFIG_NAME = "leaseway.toml"
+OWN_NAME = "leaseway"
 OWN_COMMAND = (sys.executable, "-P", "-m", "services.cli")
 """This very program, whatever PATH says; stands for the word `leaseway` at the start of an engine's command."""
 STANDALONE_DEFAULTS: Final = {"bus.durability": "relaxed"}
@@ -235,7 +236,7 @@ def _line(problem: Problem, sources: _Sources) -> str:
 def _with_own_command(node: NodeConfig) -> NodeConfig:
     models = tuple(
         msgspec.structs.replace(model, command=(*OWN_COMMAND, *model.command[1:]))
-        if model.command[:1] == ("leaseway",)
+        if model.command[:1] == (OWN_NAME,)
         else model
         for model in node.models
     )

@@ -89,10 +89,7 @@ def held_data(path: Path) -> Iterator[Path]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            holder = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip() or "unknown"
-            raise DataInUseError(
-                f"data directory {path}: is in use by pid {holder}; stop it or name another with --data"
-            ) from None
+            raise _in_use(path, _pid_in(descriptor)) from None
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         yield path
@@ -127,11 +124,31 @@ def holder_of(path: Path) -> int | None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        text = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
-        return int(text) if text.isdigit() else 0
+        return _pid_in(descriptor)
     finally:
         os.close(descriptor)
     return None
+
+
+def require_unheld(path: Path) -> None:
+    """Return if nobody holds the data directory `path`.
+
+    Raises:
+        DataInUseError: somebody does.
+    """
+    holder = holder_of(path)
+    if holder is not None:
+        raise _in_use(path, holder)
+
+
+def _pid_in(descriptor: int) -> int:
+    """Return the pid in a lock's file; 0 if its holder has not written it yet."""
+    text = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
+    return int(text) if text.isdigit() else 0
+
+
+def _in_use(path: Path, holder: int) -> DataInUseError:
+    return DataInUseError(f"data directory {path}: is in use by pid {holder}; stop it or name another with --data")
 
 
 def _write_whole(path: Path, body: bytes) -> None:

@@ -31,7 +31,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 async def _show(place: Here, out: Output, query: dict[str, str], *, follow: bool) -> None:
     answer = await _page(place, query)
-    _print(out, answer["rows"])
+    _print(out, answer["decisions"])
     quiet = False
     while follow:
         await asyncio.sleep(_POLL_S)
@@ -43,8 +43,8 @@ async def _show(place: Here, out: Output, query: dict[str, str], *, follow: bool
             quiet = True
             continue
         quiet = False
-        if answer["rows"]:
-            _print(out, answer["rows"])
+        if answer["decisions"]:
+            _print(out, answer["decisions"])
 
 
 async def _page(place: Here, query: dict[str, str]) -> dict[str, Any]:

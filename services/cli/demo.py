@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import hashlib
+import os
 import shutil
 import signal
 import sys
@@ -18,7 +19,6 @@ from adapters.engines.llama_server import find_smollm2
 from domain.errors import BadConfigError, ChildFailedError
 from services.cli.demo_run import DEPTH, HELPER, MODELS, OWNER, Demo, Outcome
 from services.cli.show import Waiting
-from services.config import Config
 from services.config_file import STANDALONE_DEFAULTS, load_config, stated_nodes
 from services.data_directory import held_data, make_data
 from services.lifecycle import EXIT_FAILED, EXIT_OK, configure_logging, explain
@@ -33,15 +33,20 @@ HELPED_MIN: Final = 3
 
 def run(parsed: argparse.Namespace) -> int:
     """Run the demo; 1 if something failed or lending did not pay."""
+    for name in [name for name in os.environ if name.startswith("LEASEWAY_") or name == "CLICKHOUSE_DSN"]:
+        del os.environ[name]  # what configures a cluster of yours must not reach into the demo
     model = _model_file(parsed.model)
     configure_logging("demo", level="error")
     with _place(parsed) as data:
         make_data(data)
         (data / "demo.toml").write_text(config_text(model), encoding="utf-8")
         config = load_config(data / "demo.toml", data=data, defaults=STANDALONE_DEFAULTS, environment={})
+        ports = plan_ports(parsed.port_base, stated_nodes(config))
+        standalone = Standalone(config, ports, config_path=data / "demo.toml")
         try:
+            standalone.check()
             with held_data(data):
-                outcome = asyncio.run(_run(config, parsed))
+                outcome = asyncio.run(_run(standalone, parsed))
         except BaseException:
             print(f"\nlogs are in {data / 'logs'}")
             raise
@@ -93,18 +98,15 @@ def config_text(model: Path) -> str:
     return "# Made by `leaseway demo`.\n" + "\n".join(tables)
 
 
-async def _run(config: Config, parsed: argparse.Namespace) -> Outcome:
+async def _run(standalone: Standalone, parsed: argparse.Namespace) -> Outcome:
     waiting = Waiting()
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    nodes = stated_nodes(config)
-    standalone = Standalone(config, plan_ports(parsed.port_base, nodes))
-    standalone = Standalone(config, standalone.ports, config_path=config.data / "demo.toml")
     try:
         print(f"starting two nodes, {OWNER} and {HELPER}, each with one llama.cpp engine of one thread")
         async with running(standalone, waiting) as endpoints:
-            demo = Demo(config, endpoints, waiting, requests=parsed.requests, tokens=parsed.tokens)
+            demo = Demo(standalone.config, endpoints, waiting, requests=parsed.requests, tokens=parsed.tokens)
             return await demo.run()
     finally:
         waiting.done()

@@ -193,9 +193,7 @@ def _add_looking(add: Add) -> None:
             examples=["leaseway decisions --limit 50", "leaseway decisions --owner studio --follow"],
         )
     )
-    decisions.add_argument(
-        "--limit", type=number(1, 10_000), default=20, metavar="N", help="rows (default: %(default)s)"
-    )
+    decisions.add_argument("--limit", type=number(1, 1000), default=20, metavar="N", help="rows (default: %(default)s)")
     decisions.add_argument("--owner", default="", metavar="NODE", help="only those about this owner")
     decisions.add_argument("--helper", default="", metavar="NODE", help="only those about this helper")
     decisions.add_argument("--kind", default="", metavar="KIND", help="only this kind of row")

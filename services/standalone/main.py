@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Final
 
 from adapters.clock import SystemClock, random_fraction
+from adapters.nats.server import check_version, find_binary
 from domain.errors import BadConfigError, LeasewayError
 from services.config import Config
-from services.config_file import OWN_COMMAND, stated_nodes
+from services.config_file import OWN_COMMAND, OWN_NAME, stated_nodes
 from services.config_rules import missing_programs
-from services.data_directory import Endpoints, write_endpoints
+from services.data_directory import Endpoints, check_data, require_unheld, write_endpoints
 from services.standalone.bus import BusChild, end_leftover, leftover
 from services.standalone.child import KILL_S, Child, ProcessChild
 from services.standalone.ports import HOST, Ports, endpoints, require_free
@@ -40,21 +41,28 @@ class Standalone:
         self._started: list[tuple[Child, ...]] = []
 
     def check(self) -> None:
-        """Return if everything can be started; nothing has been changed.
+        """Return if everything can be started; nothing has been changed. The data directory must not be held yet.
 
         Raises:
-            BadConfigError: no node is stated, or an engine's program is not on this machine.
+            BadConfigError: no node is stated, a program is missing or too old, or the data directory is of another version.
+            DataInUseError, PortInUseError: another process has the data directory or a port.
         """
         if not self.nodes:
             raise BadConfigError(
-                "nodes: at least one must be stated as [node] or [[nodes]], got none; see docs/start.md, or try `leaseway demo`"
+                "nodes: at least one must be stated as [node] or [[nodes]], got none; "
+                "see docs/start.md, or try `leaseway demo`"
             )
         for node in self.nodes:
             if not node.models:
                 raise BadConfigError(f"node {node.id}: models: must hold at least one, got none; see docs/start.md")
             for problem in missing_programs(node):
-                if problem.value != "leaseway":
+                if problem.value != OWN_NAME:
                     raise BadConfigError(f"{problem.key}: {problem.rule}, got {problem.value!r}")
+        check_version(find_binary())
+        check_data(self.config.data)
+        require_unheld(self.config.data)
+        if leftover(self.config.data) is None:
+            require_free(self.ports)
 
     async def start(self, progress: Progress) -> None:
         """Start everything in order; `progress` is told what is being waited for.
@@ -179,7 +187,6 @@ async def running(
         StoppedEarlyError: `stop` was set while everything was being started.
         LeasewayError: something did not start.
     """
-    standalone.check()
     await _start_or_stop(standalone, progress, stop or asyncio.Event())
     keeper = asyncio.ensure_future(standalone.keep())
     grace_s = standalone.config.http.limits.drain_s + KILL_S
