@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import suppress
 from typing import cast
 
 import msgspec
 
 from adapters.headers import encode_headers
 from adapters.nats.api import read_ack, read_bounds, read_message
-from adapters.nats.connection import Bus
+from adapters.nats.connection import ANSWER_S, Bus
 from adapters.nats.reader import Reader
 from domain.ports import Bounds, Stored, StoredMessage
 
@@ -42,7 +43,10 @@ class NatsStream:
         expected_last: int | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Stored:
-        """Store `body` at the end (domain.ports.Stream.publish)."""
+        """Store `body` at the end (domain.ports.Stream.publish); waits a little for a connection if there is none."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ANSWER_S):
+                await self._bus.wait_connected()
         return await self.publish_soon(
             subject, body, message_id=message_id, expected_last=expected_last, headers=headers
         )

@@ -186,6 +186,11 @@ class NatsRig:
         self.relay = Relay(self.server.port)
         self._buses: list[Bus] = []
 
+    @property
+    def first_bus(self) -> Bus:
+        """The connection that `stream` uses."""
+        return self._buses[0]
+
     async def bus(self, *, direct: bool = False) -> Bus:
         """Return a new connection, through the relay unless `direct`."""
         url = self.server.url if direct else f"nats://{HOST}:{self.relay.port}"
