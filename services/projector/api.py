@@ -200,11 +200,11 @@ _CHECKS: Final[Mapping[str, Callable[[str, str], str]]] = {
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row as JSON has it: stamps as text for people and for exactness, bytes as text or base64."""
+    """Return a row as JSON has it: the stamp for people too (`at_ns` is beyond what JavaScript holds exactly), bytes as text."""
     at_ns = row.pop("at_ns")
     whole_s, rest_ns = divmod(at_ns, 1_000_000_000)
     at = datetime.fromtimestamp(whole_s, UTC).replace(microsecond=rest_ns // 1000)
-    shown = {"at": at.isoformat(timespec="microseconds").replace("+00:00", "Z"), "at_ns": str(at_ns)}
+    shown = {"at": at.isoformat(timespec="microseconds").replace("+00:00", "Z"), "at_ns": at_ns}
     for name, value in row.items():
         if isinstance(value, bytes):
             shown |= _text_of(name, value)

@@ -37,7 +37,7 @@ async def run(config: Config, ready: Callable[[str], None], stop: asyncio.Event)
     """
     clock = SystemClock()
     credentials = load_credentials(config.bus.credentials or key_path(config.data, NAME))
-    bus = await connect(config.bus.url, credentials, name=NAME, required=False)
+    bus = await connect(config.bus.url, credentials, name=NAME, required=False, wait_s=1.0)
     projector = Projector(setup_of(config, bus, clock))
     api = Api(projector, Health(projector, router_version()), clock)
     server = HttpServer(api.handle, connections_max=_CONNECTIONS_MAX, served_by=NAME)
