@@ -1,4 +1,5 @@
 import functools
+from pathlib import Path
 
 import pytest
 
@@ -136,3 +137,10 @@ def test_a_stored_name_is_the_full_one_and_a_bare_one_means_the_same():
 
 def test_a_setting_is_found_with_or_without_its_prefix():
     assert setting_of("cluster.offload_streams") is setting_of("offload_streams")
+
+
+def test_the_reference_lists_every_setting_as_it_is():
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "control.md").read_text()
+    for name, setting in SETTINGS.items():
+        default, low, high = (show_value(setting, v) for v in (setting.default, setting.minimum, setting.maximum))
+        assert f"| `cluster.{name}` | {default} | {low} to {high} | {setting.unit} | {setting.about} |" in page
