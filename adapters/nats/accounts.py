@@ -128,7 +128,6 @@ def _core_rights(root: str, name: str, said: Sequence[str]) -> Rights:
             f"$JS.API.CONSUMER.INFO.{stream}.*",
             f"$JS.API.CONSUMER.DELETE.{stream}.*",
             f"$JS.API.CONSUMER.MSG.NEXT.{stream}.*",
-            f"$JS.API.CONSUMER.RESET.{stream}.*",
             f"$JS.ACK.{stream}.>",
         ]
     return Rights(publish=tuple(reading), subscribe=(f"{inbox_prefix(name)}.>", f"{root}.>"))

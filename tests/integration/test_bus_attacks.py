@@ -14,6 +14,7 @@ import pytest
 from domain.subjects import CONTROL, LEDGER
 from tests.support.nats import ServerUnderTest, provisioned_server
 from tests.support.rogue import DECISIONS, EVENTS, ROOT, Kind, Scene, flat_server
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.real
 
@@ -52,8 +53,8 @@ async def _server_refuses(scene: Scene, what: str) -> bool:
     rogue = scene.server.provisioned.roster.member("n1")
     assert rogue is not None
     logged = f"{what.title()} Violation"
-    told = await scene.comes_true(lambda: any(f"violation for {what}" in each for each in scene.refused))
-    return told and any(rogue.public_key in line and logged in line for line in scene.server.log().splitlines())
+    await until("the refusal", lambda: any(f"violation for {what}" in each for each in scene.refused))
+    return any(rogue.public_key in line and logged in line for line in scene.server.log().splitlines())
 
 
 async def server_refuses_the_publish(scene: Scene) -> bool:
@@ -75,8 +76,8 @@ async def victim_hears_what_nobody_signed(scene: Scene) -> bool:
 
 async def master_may_not_answer(scene: Scene) -> bool:
     """The reply subject was replaced at the border, and the master has no right to the new one either."""
-    answered = await scene.comes_true(lambda: 'Publish Violation - Subject "_R_.' in scene.server.log())
-    return answered and scene.beats[0][1].startswith("_R_.") and not scene.heard
+    await until("the refusal", lambda: 'Publish Violation - Subject "_R_.' in scene.server.log())
+    return scene.beats[0][1].startswith("_R_.") and not scene.heard
 
 
 async def own_consumer_waits_for_acknowledgement(scene: Scene) -> bool:
@@ -125,7 +126,7 @@ async def observes_in_the_masters_place(scene: Scene) -> bool:
 @attack("open", trace=server_refuses_the_publish)
 async def beats_for_another_node(scene: Scene) -> bool:
     await scene.say(f"{ROOT}.hb.n2")
-    return await scene.comes_true(lambda: (f"{ROOT}.hb.n2", "") in scene.beats)
+    return await scene.comes_true_or_is_refused(lambda: (f"{ROOT}.hb.n2", "") in scene.beats)
 
 
 # ---- reply subjects: the server or the master says it in the attacker's place -----------------------------------------
@@ -245,7 +246,7 @@ async def overhear(scene: Scene, wanted: str, said: Callable[[], Awaitable[objec
     await scene.rogue.subscribe(wanted, cb=note)
     await scene.rogue.flush()
     await said()
-    return await scene.comes_true(lambda: heard)
+    return await scene.comes_true_or_is_refused(lambda: heard)
 
 
 @attack("open", trace=server_refuses_the_subscription)

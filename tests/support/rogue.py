@@ -85,22 +85,26 @@ class Scene:
 
     async def answer(self, subject: str, body: bytes = b"") -> dict[str, object] | None:
         """Return the rogue's answer to a request, None if there is none or it is a refusal."""
-        data = await self.hear(subject, body, wait_s=0.5)
-        return json.loads(data) if data and data.startswith(b"{") and b'"error"' not in data else None
+        got: list[bytes] = []
 
-    async def hear(self, subject: str, body: bytes = b"{}", *, wait_s: float = 5) -> bytes | None:
-        """Return what comes back, whatever its subject; None if nothing does."""
+        async def note(message) -> None:
+            got.append(message.data)
+
+        inbox = self.rogue.new_inbox()
+        answers = await self.rogue.subscribe(inbox, cb=note)
+        await self.rogue.publish(subject, body, reply=inbox)
+        await until("an answer or a refusal", lambda: got or self.refused)
+        await answers.unsubscribe()
+        return json.loads(got[0]) if got and got[0].startswith(b"{") and b'"error"' not in got[0] else None
+
+    async def hear(self, subject: str, body: bytes = b"{}") -> bytes:
+        """Return what comes back, whatever its subject."""
         inbox = self.rogue.new_inbox()
         answers = await self.rogue.subscribe(inbox)
         await self.rogue.publish(subject, body, reply=inbox)
-        try:
-            data: bytes = (await answers.next_msg(wait_s)).data
-        except TimeoutError:
-            return None
-        else:
-            return data
-        finally:
-            await answers.unsubscribe()
+        data: bytes = (await answers.next_msg(5)).data
+        await answers.unsubscribe()
+        return data
 
     async def settle(self) -> None:
         """Return when whatever the rogue has said has had all the effect that it will have.
@@ -150,13 +154,10 @@ class Scene:
         assert info.delivered is not None
         return info.delivered.consumer_seq, info.num_ack_pending or 0
 
-    async def comes_true(self, check: Callable[[], object]) -> bool:
-        """Tell whether `check` comes true soon."""
-        try:
-            await until("the attack", check, timeout_s=1)
-        except AssertionError:
-            return False
-        return True
+    async def comes_true_or_is_refused(self, check: Callable[[], object]) -> bool:
+        """Tell whether `check` comes true, rather than the server refusing what should bring it about."""
+        await until("the attack or its refusal", lambda: check() or self.refused)
+        return bool(check())
 
 
 @asynccontextmanager
