@@ -45,6 +45,13 @@ WAIT_US = 120 * SECOND
 RETRY_US = SECOND
 
 
+OFTEN = st.sampled_from([True, True, True, True, False])
+
+
+def _comes_before(one: str, other: str) -> bool:
+    return int(one[1:]) < int(other[1:])
+
+
 class World:
     """What is where, as the machine's outputs tell it; every output is checked as it comes."""
 
@@ -60,6 +67,8 @@ class World:
         self.lends: dict[str, Lend] = {}
         self.never_again: set[str] = set()
         self.bodies: set[str] = set()
+        self.behind: dict[str, int] = {}
+        self.waited: set[str] = set()
         self.held_fold: dict[str, bool] = {}
         self.engine_fold: set[str] = set()
         self.lent_fold: dict[str, str] = {}
@@ -96,7 +105,9 @@ class World:
             elif isinstance(output, BorrowAccepted | BorrowStarted | BorrowReturned | BorrowFinished):
                 self._desk_fact(output)
             elif isinstance(output, NativeWaited):
-                assert output.borrowed_in_engine <= 3  # the greatest depth of this test
+                assert output.borrowed_in_engine == self.behind[output.request] <= 3  # the greatest depth of this test
+                assert output.request not in self.waited, "waited twice"
+                self.waited.add(output.request)
 
     def _action(self, action: Action) -> None:
         request = action.request
@@ -147,10 +158,17 @@ class World:
                 assert fact.waiting == len(self.held_fold) or self.restating
             case Started():
                 self.held_fold.pop(request, None)
+                assert self.restating or not any(_comes_before(held, request) for held in self.held_fold), (
+                    "out of order"
+                )
                 self.engine_fold.add(request)
                 assert request not in self.lent_fold
             case Lent():
-                assert self.held_fold.pop(request) or not self.enrolled, "not lendable"
+                assert self.held_fold.pop(request), "not lendable"
+                earlier = [
+                    held for held, lendable in self.held_fold.items() if lendable and _comes_before(held, request)
+                ]
+                assert not earlier, "lent out of order"
                 assert request not in self.never_again, "lent again"
                 grant, _, ends_us = self.leases[fact.link]
                 assert fact.lease == grant.lease
@@ -197,6 +215,8 @@ class RuntimeMachine(RuleBasedStateMachine):
         self.numbers = 0
         self.version = 0
         self.call("set_links", list(LINKS), [BACK_LINK])
+        for link in LINKS:
+            self.take_lease(link=link, slots=2, age_us=0, step=1, name="l1", clear=False, job_us=1)
 
     @staticmethod
     def _make() -> ModelRuntime:
@@ -213,11 +233,17 @@ class RuntimeMachine(RuleBasedStateMachine):
 
     # -- clients
 
-    @rule(streaming=st.booleans(), replayable=st.booleans(), lendable=st.booleans())
+    @rule(count=st.integers(2, 5))
+    def burst(self, count):
+        for _ in range(count):
+            self.submit(streaming=False, replayable=True, lendable=True)
+
+    @rule(streaming=st.booleans(), replayable=OFTEN, lendable=OFTEN)
     def submit(self, streaming, replayable, lendable):
         self.numbers += 1
         world, request = self.world, rid(self.numbers)
         world.open.add(request)
+        world.behind[request] = sum(world.engine.values())
         arrival = new(self.numbers, streaming=streaming, replayable=replayable, lendable=lendable)
         self.call("submit", arrival)
 
@@ -248,7 +274,7 @@ class RuntimeMachine(RuleBasedStateMachine):
 
         self.call("engine_finished", request, result, before=left)
 
-    @rule(up=st.booleans())
+    @rule(up=OFTEN)
     def set_engine_up(self, up):
         world = self.world
         world.up, world.paused_until_us = up, 0
@@ -263,7 +289,7 @@ class RuntimeMachine(RuleBasedStateMachine):
 
     # -- links and leases
 
-    @rule(owner_links=st.sets(st.sampled_from(LINKS)), helps=st.booleans())
+    @rule(owner_links=st.sets(st.sampled_from(LINKS)) | st.just({*LINKS}), helps=OFTEN)
     def set_links(self, owner_links, helps):
         world = self.world
         world.owner_links, world.helps = owner_links, helps
@@ -278,10 +304,10 @@ class RuntimeMachine(RuleBasedStateMachine):
     @rule(
         link=st.sampled_from(LINKS),
         slots=st.integers(0, 3),
-        age_us=st.integers(0, 40 * SECOND) | st.none(),
-        step=st.integers(-1, 2),
+        age_us=st.just(0) | st.integers(0, 40 * SECOND) | st.none(),
+        step=st.sampled_from([-1, 0, 1, 1, 1, 2]),
         name=st.sampled_from(["l1", "l2"]),
-        clear=st.booleans(),
+        clear=st.sampled_from([False, False, False, True]),
         job_us=st.integers(0, 3),
     )
     def take_lease(self, link, slots, age_us, step, name, clear, job_us):
@@ -455,5 +481,5 @@ class RuntimeMachine(RuleBasedStateMachine):
 
 TestRuntime = RuntimeMachine.TestCase
 TestRuntime.settings = settings(
-    max_examples=100, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=60, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
 )
