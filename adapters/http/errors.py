@@ -40,6 +40,9 @@ STATUS: Final[Mapping[str, int]] = {
 """Every code of an own error and its status (docs/reference/http.md)."""
 MAY_HAVE_RUN: Final = frozenset({"internal_error", "engine_failed", "helper_failed", "node_failed"})
 """Codes of requests that may have run: OpenAI's SDK would send them again by itself, so it is told not to."""
+NOT_STARTED: Final = "leaseway-not-started"
+"""The header by which a node says that a refused request has provably not started: a gateway may ask another node."""
+_NOT_STARTED_CODES: Final = frozenset({"model_unavailable", "node_draining", "queue_full", "too_many_connections"})
 _RETRY_AFTER_S: Final = 1
 """Where nobody measured a better one."""
 
@@ -104,6 +107,8 @@ class ApiError(LeasewayError):
             headers["Retry-After"] = str(max(1, self.retry_after_s))
         if self.may_have_run:
             headers["x-should-retry"] = "false"
+        elif self.code in _NOT_STARTED_CODES:
+            headers[NOT_STARTED] = "true"
         return headers
 
     def response(self, extra: Mapping[str, str] | None = None) -> web.Response:

@@ -8,7 +8,6 @@ from multidict import CIMultiDict
 
 _TO_ENGINE: Final = ("Content-Type", "Accept", "traceparent", "tracestate")
 _TO_CLIENT: Final = ("Content-Type", "Retry-After", "openai-processing-ms", "openai-version", "x-should-retry")
-_BETWEEN_US: Final = ("leaseway-served-by", "leaseway-request", "x-request-id")
 _CLIENT_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 _HOST: Final = re.compile(r"(?:[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,252})|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
 _ADDRESS_MASK: Final = b"engine"
@@ -22,11 +21,6 @@ def to_engine(headers: Mapping[str, str]) -> dict[str, str]:
 def to_client(headers: Mapping[str, str]) -> dict[str, str]:
     """Return the headers of an engine's answer that a client gets."""
     return _allowed(headers, _TO_CLIENT)
-
-
-def through_gateway(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers of a node's answer that a gateway passes on."""
-    return _allowed(headers, (*_TO_CLIENT, *_BETWEEN_US))
 
 
 def client_request_id(headers: Mapping[str, str]) -> str:

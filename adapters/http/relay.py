@@ -63,6 +63,8 @@ class ClientAnswer:
         self._written_s = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
         self._comment: asyncio.Task[None] | None = None
+        self.extra: dict[str, str] = {}
+        """Headers besides the usual ones."""
         self.sent = False
         """A byte of an answer (comments are none) was given to the client: it cannot be answered otherwise any more."""
 
@@ -109,6 +111,11 @@ class ClientAnswer:
         self._stream.force_close()
         await self.events(error.event())
 
+    def add_header(self, name: str, value: str) -> None:
+        """Add a header to a whole answer that is not out yet; nothing happens if the answer is a stream."""
+        if self._whole is not None:
+            self._whole.headers[name] = value
+
     async def end(self) -> None:
         """End the answer in order."""
         self.stop()
@@ -135,6 +142,7 @@ class ClientAnswer:
             **self._call.id_headers(),
             "leaseway-served-by": self.served_by,
             "X-Content-Type-Options": "nosniff",
+            **self.extra,
         }
 
     async def _begin(self) -> web.StreamResponse:

@@ -8,6 +8,7 @@ from typing import Final
 
 from aiohttp import web
 
+from adapters.decisions import DecisionReader
 from adapters.http.body import ReadRequest, check_headers, parse, read_bytes
 from adapters.http.errors import ApiError
 from adapters.http.headers import to_engine
@@ -20,7 +21,7 @@ from domain.inputs import BorrowOffer, EngineResult
 from domain.ports import Clock
 from services.config import Limits
 from services.node import lend_head
-from services.node.grants import DecisionReader, LeaseCopies
+from services.node.grants import LeaseCopies
 from services.node.ingress import PATHS
 from services.node.lend_head import BadLendError, LendHead
 from services.node.own_work import Served, Work, run_on_own_engine

@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
+from adapters.decisions import DecisionReader, SignedDecision
 from adapters.http.errors import ApiError
 from adapters.http.server import Call, Deadlines, HttpServer
 from adapters.keys import Credentials, Signer
@@ -22,7 +23,7 @@ from services.config import Config, NodeModel
 from services.node import lend_head
 from services.node.desk import Desk
 from services.node.engine_keeper import EngineKeeper
-from services.node.grants import DecisionReader, LeaseCopies, SignedDecision
+from services.node.grants import LeaseCopies
 from services.node.ingress import Ingress
 from services.node.lending import HttpLender
 from services.node.own_work import Served

@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from adapters.clock import new_incarnation
+from adapters.decisions import unsigned_lease
 from adapters.keys import Credentials
 from adapters.log.producer import Producer
 from adapters.log.spool import Spool
@@ -18,7 +19,6 @@ from domain.events import LeaseRefused, Witness, codec
 from domain.ports import Clock, Witnessed
 from domain.subjects import CONTROL, DECISIONS, EVENTS, heartbeat_subject, root
 from services.config import Config
-from services.node.grants import unsigned_lease
 from services.node.node import Node
 
 _LOG: Final = logging.getLogger("leaseway.node")

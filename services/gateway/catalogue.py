@@ -1,0 +1,155 @@
+"""Which nodes hold which models, folded from what nodes say of themselves; kept on disk, so that it outlives the bus."""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from domain.events import (
+    Draining,
+    Event,
+    Loaded,
+    LoadFailed,
+    NodeHealthChanged,
+    NodeRetired,
+    Registered,
+    Restored,
+    Stopped,
+    Unloaded,
+)
+from domain.ids import Incarnation, ModelId, NodeId
+
+_LOG: Final = logging.getLogger("leaseway.gateway")
+_BAD_HEALTH: Final = frozenset({"unhealthy", "offline"})
+
+
+class HeldModel(msgspec.Struct, kw_only=True):
+    """A model at one node."""
+
+    lane: str
+    context: int
+    ready: bool
+
+
+class Holder(msgspec.Struct, kw_only=True):
+    """A node as the gateway knows it."""
+
+    node: NodeId
+    url: str
+    incarnation: Incarnation
+    models: dict[ModelId, HeldModel]
+    leaving: bool = False
+    """It drains or has stopped."""
+    health: str = "healthy"
+
+
+class _Stored(msgspec.Struct, frozen=True, kw_only=True):
+    version: int = 1
+    holders: tuple[Holder, ...] = ()
+
+
+class Catalogue:
+    """The fold. Events of one node must come in order."""
+
+    def __init__(self, path: Path) -> None:
+        """Begin with what an earlier process kept at `path`; a file that cannot be read is left out."""
+        self._path = path
+        self._holders: dict[NodeId, Holder] = {}
+        self.changed = False
+        """Something is not on disk yet."""
+        try:
+            stored = msgspec.json.decode(path.read_bytes(), type=_Stored)
+        except FileNotFoundError:
+            return
+        except (OSError, msgspec.DecodeError) as error:
+            _LOG.warning("catalogue_unreadable", extra={"path": str(path), "why": str(error)})
+            return
+        self._holders = {holder.node: holder for holder in stored.holders}
+
+    def apply(self, node: NodeId, incarnation: Incarnation, event: Event) -> None:
+        """Fold one event about `node`; what an older life of it said last changes nothing."""
+        match event:
+            case Registered():
+                self._register(node, incarnation, event)
+            case NodeRetired():
+                self._holders.pop(node, None)
+            case NodeHealthChanged():
+                holder = self._holders.get(node)
+                if holder is not None:
+                    holder.health = event.state
+            case Loaded() | Restored():
+                self._set_ready(node, incarnation, event.model, ready=True)
+            case LoadFailed() | Unloaded():
+                self._set_ready(node, incarnation, event.model, ready=False)
+            case Draining() | Stopped():
+                holder = self._living(node, incarnation)
+                if holder is not None:
+                    holder.leaving = True
+            case _:
+                return
+        self.changed = True
+
+    def models(self) -> dict[ModelId, list[Holder]]:
+        """Return who holds each model that any node has registered, in order of ids, whether or not it can serve now."""
+        found: dict[ModelId, list[Holder]] = {}
+        for node in sorted(self._holders):
+            for model in self._holders[node].models:
+                found.setdefault(model, []).append(self._holders[node])
+        return dict(sorted(found.items()))
+
+    def knows(self, model: ModelId) -> bool:
+        """Tell whether any node has registered `model`."""
+        return any(model in holder.models for holder in self._holders.values())
+
+    def candidates(self, model: ModelId) -> list[Holder]:
+        """Return the nodes that can serve `model` now, in order of id.
+
+        Nodes of bad health come into it only when there is no other: the judgement may be older than the node's recovery.
+        """
+        holders = self._holders.values()
+        able = [holder for holder in holders if not holder.leaving and model in holder.models]
+        ready = [holder for holder in able if holder.models[model].ready]
+        sound = [holder for holder in ready if holder.health not in _BAD_HEALTH]
+        return _by_id(sound or ready)
+
+    async def save(self) -> None:
+        """Keep the catalogue on disk, whole or not at all."""
+        self.changed = False
+        body = msgspec.json.encode(_Stored(holders=tuple(_by_id(self._holders.values()))))
+        try:
+            await asyncio.to_thread(_replace, self._path, body)
+        except OSError as error:
+            _LOG.warning("catalogue_not_kept", extra={"path": str(self._path), "why": str(error)})
+
+    def _register(self, node: NodeId, incarnation: Incarnation, event: Registered) -> None:
+        self._holders[node] = Holder(
+            node=node,
+            url=event.url.rstrip("/"),
+            incarnation=incarnation,
+            models={
+                info.id: HeldModel(lane=info.lane, context=info.context, ready=info.ready) for info in event.models
+            },
+        )
+
+    def _living(self, node: NodeId, incarnation: Incarnation) -> Holder | None:
+        holder = self._holders.get(node)
+        return holder if holder is not None and holder.incarnation == incarnation else None
+
+    def _set_ready(self, node: NodeId, incarnation: Incarnation, model: ModelId, *, ready: bool) -> None:
+        holder = self._living(node, incarnation)
+        if holder is not None and model in holder.models:
+            holder.models[model].ready = ready
+
+
+def _by_id(holders: Iterable[Holder]) -> list[Holder]:
+    return sorted(holders, key=lambda holder: holder.node)
+
+
+def _replace(path: Path, body: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    draft = path.with_suffix(".tmp")
+    draft.write_bytes(body)
+    draft.replace(path)

@@ -1,0 +1,194 @@
+"""The gateway's API: models from the catalogue, work to a node that holds the model, at most one second try."""
+
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import unquote
+
+import msgspec
+from aiohttp import web
+
+from adapters.http.body import check_headers, parse, read_bytes
+from adapters.http.errors import NOT_STARTED, ApiError
+from adapters.http.headers import to_engine
+from adapters.http.relay import ClientAnswer, relay
+from adapters.http.server import Call
+from adapters.http.upstream import Answer, Upstream
+from domain.errors import BadIdError, MayHaveRunError, NotStartedError
+from domain.ids import ModelId, NodeId, model_id
+from domain.ports import Clock
+from services.config import Limits
+from services.gateway.catalogue import Catalogue, Holder
+
+PATHS: Final = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/embeddings"})
+_MODELS: Final = "/v1/models"
+_TRIES: Final = 2
+
+
+class Forwarder:
+    """Answers clients."""
+
+    def __init__(self, gateway: str, catalogue: Catalogue, limits: Limits, clock: Clock) -> None:
+        """Serve what `catalogue` lists; `gateway` names this process in the answers that are its own."""
+        self._gateway, self._catalogue, self._limits, self._clock = gateway, catalogue, limits, clock
+        self._upstreams: dict[str, Upstream] = {}
+        self._in_progress: dict[NodeId, int] = {}
+        self._turn = 0
+        self._turns: dict[NodeId, int] = {}
+        self.state: Mapping[str, object] = {}
+        """What /health tells besides."""
+
+    async def close(self) -> None:
+        """Close every connection to nodes."""
+        for upstream in self._upstreams.values():
+            await upstream.close()
+        self._upstreams.clear()
+
+    @property
+    def in_progress(self) -> int:
+        """Return how many requests are being served."""
+        return sum(self._in_progress.values())
+
+    async def serve(self, call: Call) -> web.StreamResponse:
+        """Answer one request.
+
+        Raises:
+            ApiError: what the client is told instead.
+        """
+        method = call.request.method
+        if call.path in PATHS:
+            _allow(method, "POST")
+            return await self._complete(call)
+        if call.path == _MODELS or call.path.startswith(_MODELS + "/"):
+            _allow(method, "GET")
+            return self._list(call)
+        if call.path == "/health":
+            models = {str(model): len(self._catalogue.candidates(model)) for model in self._catalogue.models()}
+            return self._json(call, {"status": "ok", "gateway": self._gateway, "models": models, **self.state})
+        raise ApiError("not_found", f"no such path: {call.path[:200]}")
+
+    # -- models
+
+    def _list(self, call: Call) -> web.Response:
+        models = self._catalogue.models()
+        wanted = unquote(call.path[len(_MODELS) + 1 :])
+        if not wanted:
+            return self._json(call, {"object": "list", "data": [_entry(*item) for item in models.items()]})
+        try:
+            model = model_id(wanted)
+            return self._json(call, _entry(model, models[model]))
+        except (KeyError, BadIdError):
+            raise _unknown(wanted) from None
+
+    def _json(self, call: Call, document: object) -> web.Response:
+        headers = {"Content-Type": "application/json", "leaseway-served-by": self._gateway, **call.id_headers()}
+        return web.Response(body=msgspec.json.encode(document), headers=headers)
+
+    # -- work
+
+    async def _complete(self, call: Call) -> web.StreamResponse:
+        check_headers(call.request, self._limits.body_bytes)
+        body = await read_bytes(call.request, self._limits.body_bytes, self._clock)
+        model = parse(body).model
+        if not self._catalogue.knows(model):
+            raise _unknown(model)
+        client = ClientAnswer(call, self._gateway)
+        headers = {**to_engine(call.request.headers), "x-request-id": call.client_id or call.id}
+        await self._try_nodes(model, call.path, body, headers, client)
+        await client.end()
+        return client.result()
+
+    async def _try_nodes(
+        self, model: ModelId, path: str, body: bytes, headers: Mapping[str, str], client: ClientAnswer
+    ) -> None:
+        """Give the work to one node, and to a second one only if the first provably did not start it."""
+        tried: set[NodeId] = set()
+        while True:
+            able = self._able(model, tried)
+            if not able:
+                raise ApiError("model_unavailable", f"model {model}: no node can serve it now")
+            holder = self._pick(able)
+            tried.add(holder.node)
+            more = len(able) > 1 and len(tried) < _TRIES
+            self._in_progress[holder.node] = self._in_progress.get(holder.node, 0) + 1
+            try:
+                if await self._try_node(holder, path, body, headers, client, more=more):
+                    return
+            finally:
+                self._leave(holder.node)
+
+    async def _try_node(
+        self, holder: Holder, path: str, body: bytes, headers: Mapping[str, str], client: ClientAnswer, *, more: bool
+    ) -> bool:
+        """Tell whether the client has been answered; if not, nothing has started."""
+        try:
+            answer = await self._to(holder.url).post(holder.url + path, body, headers)
+        except NotStartedError:
+            if more:
+                return False
+            raise ApiError("model_unavailable", f"node {holder.node}: could not be reached") from None
+        except MayHaveRunError:
+            raise _node_failed(holder) from None
+        if more and answer.headers.get(NOT_STARTED) == "true":
+            answer.close()
+            return False
+        await self._pass_on(holder, answer, client)
+        return True
+
+    async def _pass_on(self, holder: Holder, answer: Answer, client: ClientAnswer) -> None:
+        client.served_by = answer.headers.get("leaseway-served-by", holder.node)
+        if request := answer.headers.get("leaseway-request"):
+            # the node's own name for the request: the one that stands in every event
+            client.extra["leaseway-request"] = request
+        try:
+            await relay(answer, client, public=None)
+        except MayHaveRunError:
+            await client.fail(_node_failed(holder))
+
+    def _able(self, model: ModelId, tried: set[NodeId]) -> list[Holder]:
+        return [holder for holder in self._catalogue.candidates(model) if holder.node not in tried]
+
+    def _pick(self, able: list[Holder]) -> Holder:
+        """Return the node with the fewest requests of ours in progress; of equal ones, the one whose turn is longest ago."""
+        holder = min(able, key=lambda each: (self._in_progress.get(each.node, 0), self._turns.get(each.node, 0)))
+        self._turn += 1
+        self._turns[holder.node] = self._turn
+        return holder
+
+    def _leave(self, node: NodeId) -> None:
+        self._in_progress[node] -= 1
+        if not self._in_progress[node]:
+            del self._in_progress[node]
+
+    def _to(self, url: str) -> Upstream:
+        if url not in self._upstreams:
+            limits = self._limits
+            self._upstreams[url] = Upstream(connections=limits.connections, connect_s=limits.upstream_connect_s)
+        return self._upstreams[url]
+
+
+def _entry(model: ModelId, holders: list[Holder]) -> dict[str, object]:
+    nodes = [
+        {"node": holder.node, "ready": holder.models[model].ready and not holder.leaving, "health": holder.health}
+        for holder in holders
+    ]
+    first = holders[0].models[model]
+    return {
+        "id": model,
+        "object": "model",
+        "created": 0,
+        "owned_by": "leaseway",
+        "leaseway": {"lane": first.lane, "context": first.context, "nodes": nodes},
+    }
+
+
+def _unknown(model: str) -> ApiError:
+    return ApiError("model_not_found", f"model {model[:256]!r}: no node serves a model of this id", param="model")
+
+
+def _node_failed(holder: Holder) -> ApiError:
+    return ApiError("node_failed", f"node {holder.node}: failed, and the request may have run there")
+
+
+def _allow(method: str, allowed: str) -> None:
+    if method != allowed:
+        raise ApiError("method_not_allowed", f"method must be {allowed}, got {method[:20]}", close=True)
