@@ -92,7 +92,7 @@ async def _ask(session: aiohttp.ClientSession, url: str, model: str, number: int
     lower = {name.lower(): value for name, value in headers.items()}
     return Answer(
         number=number + 1,
-        request=lower.get("x-request-id", ""),
+        request=lower.get("leaseway-request", ""),
         status=status,
         model=str(said.get("model", "")),
         served_by=lower.get("leaseway-served-by", ""),

@@ -171,10 +171,11 @@ class Demo:
             decided = await leases(bus, after=before[0])
             went = await lent(bus, after=before[1])
         by_request = {str(fact.request): fact for fact in went}
-        self._say("")
+        count = sum(answer.request in by_request for answer in done.answers)
+        self._say(f"\n{count} of {len(done.answers)} requests were lent, in order of their answers:")
         for answer in sorted(done.answers, key=lambda answer: answer.seconds):
             self._say(_told_answer(answer.number, answer.seconds, answer.request, by_request.get(answer.request)))
-        self._say("\nleases, each with its price and its reason:")
+        self._say("\nthe leases, each with its price and its reason:")
         for decision in decided:
             self._say(_told_lease(decision))
         if not decided:

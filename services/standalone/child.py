@@ -56,6 +56,7 @@ class ProcessChild:
         self._command, self._log = tuple(command), log
         self._environment = {**os.environ, **(extra_environment or {})}
         self._process: asyncio.subprocess.Process | None = None
+        self._rest: asyncio.Task[None] | None = None
         self._log_start = 0
 
     @property
@@ -80,10 +81,20 @@ class ProcessChild:
             )
         try:
             async with asyncio.timeout(READY_S):
-                return await self._ready()
+                url = await self._ready()
         except TimeoutError:
             await self.stop(0)
             raise ChildFailedError(f"{self.name}: not ready within {READY_S:.0f} s: {self.last_words()}") from None
+
+        self._rest = asyncio.create_task(self._discard(self._process), name=f"output of {self.name}")
+        return url
+
+    @staticmethod
+    async def _discard(process: asyncio.subprocess.Process) -> None:
+        """Read what else comes on standard output: a full pipe would hold up the process, or an engine that it started."""
+        assert process.stdout is not None
+        while await process.stdout.read(65536):
+            pass
 
     async def _ready(self) -> str:
         assert self._process is not None
