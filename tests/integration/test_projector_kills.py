@@ -42,28 +42,21 @@ async def child(directory: Path, moment: str, number: int = 0) -> tuple[int, dic
 
 async def killed_then_whole(directory: Path, moments: list[tuple[str, int]]) -> None:
     """Kill at each of `moments` in turn; then the tables hold each message once."""
-    for moment, number in moments:
+    for life, (moment, number) in enumerate(moments):
         code, _ = await child(directory, moment, number)
         # fewer inserts are left from life to life: a late moment may not come any more
-        assert code in {0, -signal.SIGKILL}
+        assert code == -signal.SIGKILL or life > 0
     _, told = await child(directory, "never")
     told.pop("inserts")
     assert told == EXPECTED
 
 
-@pytest.mark.parametrize("moment", ["before", "during", "after"])
-async def test_a_killed_projector_goes_on_without_a_row_lost_or_doubled(tmp_path: Path, moment: str):
-    first, second = random.Random(SEED + moment).sample(range(1, INSERTS // 2), 2)
-    print(f"LW_SEED={SEED}: {moment} inserts {first} and {second}")
-    code, _ = await child(tmp_path, moment, first)
-    assert code == -signal.SIGKILL, "the moment came"
-    await killed_then_whole(tmp_path, [(moment, second)])
-
-
-async def test_a_kill_between_a_derived_table_and_the_checkpoint_repeats_no_row(tmp_path: Path):
-    code, _ = await child(tmp_path, "after", 4)
-    assert code == -signal.SIGKILL
-    await killed_then_whole(tmp_path, [("after", 1), ("after", 2), ("before", 3)])
+async def test_a_killed_projector_goes_on_without_a_row_lost_or_doubled(tmp_path: Path):
+    """The first kill is between a derived table and the checkpoint, which then lags behind it; the others are anywhere."""
+    dice = random.Random(SEED)
+    moments = [("after", 4), *((moment, dice.randrange(1, INSERTS // 3)) for moment in ("before", "during", "after"))]
+    print(f"LW_SEED={SEED}: {moments}")
+    await killed_then_whole(tmp_path, moments)
 
 
 @pytest.mark.long
