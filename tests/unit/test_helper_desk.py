@@ -13,8 +13,25 @@ from domain.events import (
     NativeWaited,
     NotAccepting,
 )
+from domain.ids import LeaseId
 from domain.inputs import EngineResult
-from tests.unit.machine_rig import BACK_LINK, OK, OTHER_LINK, SECOND, TTL, facts, new, of, offer, rid, runtime, told
+from tests.unit.machine_rig import (
+    BACK_LINK,
+    LINK,
+    OK,
+    OTHER_LINK,
+    SECOND,
+    TTL,
+    facts,
+    lease,
+    new,
+    of,
+    offer,
+    order,
+    rid,
+    runtime,
+    told,
+)
 
 
 def helper(**changes):
@@ -202,3 +219,26 @@ def test_a_helpers_snapshot_tells_running_and_waiting_apart():
         (rid(2), "waiting", 4),
     ]
     assert facts(made.borrow_body(rid(2), 10), BorrowStarted)
+
+
+def test_only_borrowed_jobs_that_are_inside_count_as_waited_behind():
+    made = borrowing(1)
+    made.engine_finished(rid(1), OK, 5)
+    borrowing(2, made=made)
+    made.submit(new(11), 7)
+    outputs = made.engine_finished(rid(2), OK, 9)
+    assert of(outputs, NativeWaited).borrowed_in_engine == 1
+
+
+def test_an_own_request_that_comes_home_goes_before_a_borrowed_one_that_waits():
+    made = runtime(owner=(LINK,), helper=(BACK_LINK,))
+    for number in (11, 12, 13):
+        made.submit(new(number), 0)
+    made.take_lease(lease(), order(1), 0, 0)  # 13 is lent
+    made.engine_finished(rid(11), OK, 5)
+    made.borrow(offer(1), 6)
+    made.borrow_body(rid(1), 6)
+    made.borrow(offer(2), 7)  # 12 runs, 1 is inside, 2 waits for room
+    made.borrow_body(rid(2), 7)
+    made.lend_returned(rid(13), LeaseId("l1"), "own_work", 8)
+    assert told(made.engine_finished(rid(12), OK, 9))[1:3] == ["Started r13", "Dispatch r13"]
