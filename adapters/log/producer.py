@@ -106,6 +106,8 @@ class Producer:
         self._mac_key, self._clock, self._spool = mac_key, clock, spool
         self._source = f"/{cluster}/node/{node}"
         self._window: deque[_Sent] = deque()
+        self._next: deque[SpooledFact] = deque()
+        """Read from the spool, not in the window yet."""
         self._last_seq = spool.acknowledged_seq
         self._round = 0
         self._open = False
@@ -129,7 +131,7 @@ class Producer:
             return self._drop(fact)
         spooled = self._encode(fact, self.pseq + 1, cause)
         tag = codec.tag_of(fact)
-        direct = self._open and not self._probing and not self._spool.waiting and len(self._window) < WINDOW
+        direct = self._open and not self._probing and not self._backlog and self._may_join(self.incarnation)
         outcome = self._spool.append(spooled, urgent=tag.startswith("status."))
         if outcome == "full" or (outcome == "broken" and not direct):
             _LOG.error("spool_%s", outcome, extra={"node": self._node, "bytes": self._spool.used_bytes})
@@ -152,7 +154,7 @@ class Producer:
 
     async def drained(self, timeout_s: float = 10.0) -> bool:
         """Return True once every fact stated so far is acknowledged, False if it is not within `timeout_s`."""
-        if not self._window and not self._spool.waiting and not self._dropped:
+        if not self._window and not self._backlog and not self._dropped:
             return True
         try:
             async with asyncio.timeout(timeout_s):
@@ -181,12 +183,27 @@ class Producer:
 
     def _refill(self) -> None:
         """Send what waits on disk, as far as the window allows; say what was left out once there is room again."""
-        while self._spool.waiting and len(self._window) < WINDOW:
-            for fact in self._spool.take(WINDOW - len(self._window)):
-                self._send(self._add(self._as_late(fact)))
+        while self._backlog:
+            if not self._next:
+                self._next.extend(self._spool.take(WINDOW))
+            if not self._may_join(self._next[0].incarnation):
+                break
+            self._send(self._add(self._as_late(self._next.popleft())))
         room = self._spool.used_bytes < self._spool.bytes_max * _FORGET_BELOW
-        if self._dropped and room and not self._spool.waiting:
+        if self._dropped and room and not self._backlog:
             self._summarise()
+
+    @property
+    def _backlog(self) -> int:
+        """Facts on disk that are not in the window yet."""
+        return len(self._next) + self._spool.waiting
+
+    def _may_join(self, incarnation: Incarnation) -> bool:
+        """Tell whether a fact of `incarnation` may go under way now: not beside those of an earlier one.
+
+        A newer incarnation's first fact closes the older one for good, so it may not be stored before all of the older's are.
+        """
+        return len(self._window) < WINDOW and (not self._window or self._window[-1].fact.incarnation == incarnation)
 
     def _add(self, fact: SpooledFact, *, on_disk: bool = True) -> _Sent:
         entry = _Sent(fact, spooled=on_disk)
@@ -254,9 +271,9 @@ class Producer:
             on_disk += entry.spooled
         if count:
             self._acknowledged(on_disk)
-        if not self._window and not self._spool.waiting and not self._dropped:
+        if not self._window and not self._backlog and not self._dropped:
             self._idle.set()
-        elif self._dropped or (self._spool.waiting and len(self._window) <= WINDOW // 2):
+        elif self._dropped or (self._backlog and len(self._window) <= WINDOW // 2):
             self._wake.set()
 
     def _acknowledged(self, on_disk: int) -> None:
@@ -266,7 +283,7 @@ class Producer:
         """Rounds in a row that brought no answer, or a refusal."""
         if not self.bus_ok:
             self.bus_ok = True
-            _LOG.info("bus_ok", extra={"node": self._node, "spooled": self._spool.waiting})
+            _LOG.info("bus_ok", extra={"node": self._node, "spooled": self._backlog})
         if self._probing:
             self._probing = False
             for entry in self._window:

@@ -33,6 +33,8 @@ class NatsFollower:
     ) -> None:
         self.caught_up = asyncio.Event()
         """Set once the durable consumer has nothing more that was not handed out."""
+        self.started = asyncio.Event()
+        """Set once the subscriptions are on their way to the server."""
         self._bus, self._stream, self._subjects, self._durable = bus, stream_name, subjects, durable
         self._from_start = from_start
         self._ready: deque[tuple[StoredMessage, bytes]] = deque()
@@ -44,6 +46,7 @@ class NatsFollower:
         self._drained = False
         self._heard_s = 0.0
         self._refusal = ""
+        self._pulled: asyncio.Event | None = None
 
     async def messages(self) -> AsyncGenerator[StoredMessage, None]:
         """Yield messages as they come, for ever; one of the durable is acknowledged when the next one is asked for.
@@ -52,6 +55,7 @@ class NatsFollower:
             NotAllowedError: the bus does not let this process follow that.
         """
         sids = [self._bus.subscribe(subject, self._hear, self._denied) for subject in self._subjects]
+        self.started.set()
         puller = asyncio.create_task(self._pull_for_ever(), name=f"follow {self._stream}") if self._durable else None
         try:
             while True:
@@ -131,8 +135,6 @@ class NatsFollower:
                     await pulled.wait()
             except TimeoutError:
                 continue
-
-    _pulled: asyncio.Event | None = None
 
     def _take(self, subject: bytes, reply: bytes, headers: bytes, body: bytes) -> None:
         self._heard_s = asyncio.get_running_loop().time()

@@ -53,3 +53,9 @@ def run_virtually(scenario: Callable[[LoopClock], Coroutine[Any, Any, T]]) -> T:
     """Return what `scenario` returns, run on a loop of its own whose time costs nothing."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(scenario(LoopClock()))
+
+
+async def pass_time(seconds: float) -> None:
+    """Let `seconds` of virtual time pass; everybody else's timers run out meanwhile."""
+    assert isinstance(asyncio.get_running_loop(), VirtualLoop), "real time is not to be waited for"
+    await asyncio.sleep(seconds)

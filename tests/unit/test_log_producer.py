@@ -15,7 +15,7 @@ from adapters.memory.stream import MemoryStream
 from domain.events import Basis, Envelope, FactsSummarised, codec
 from domain.ids import Incarnation, NodeId
 from tests.support import facts
-from tests.support.virtual_loop import LoopClock, run_virtually
+from tests.support.virtual_loop import LoopClock, pass_time, run_virtually
 
 KEY = b"k" * 32
 LIFE = Incarnation("cd" * 16)
@@ -48,7 +48,7 @@ class Desk:
 @asynccontextmanager
 async def running(desk: Desk) -> AsyncIterator[Desk]:
     task = asyncio.create_task(desk.producer.run())
-    await asyncio.sleep(0)
+    await pass_time(0)
     yield desk
     task.cancel()
 
@@ -65,7 +65,7 @@ def virtually(
 
 def test_a_fact_is_stored_with_its_name_its_clock_and_its_mac(tmp_path: Path):
     async def scenario(desk: Desk) -> None:
-        await asyncio.sleep(12.5)
+        await pass_time(12.5)
         basis = desk.producer.state(facts.held(7), cause="req_7")
         assert await desk.producer.drained()
         stored = await desk.stream.get(1)
@@ -120,9 +120,9 @@ def test_a_fact_that_is_first_sent_long_after_it_was_stated_says_so_and_a_resent
     async def scenario(desk: Desk) -> None:
         desk.stream.faults.lose(10_000)
         desk.producer.state(facts.held(1))  # sent at once, in vain
-        await asyncio.sleep(0.01)
+        await pass_time(0.01)
         desk.producer.state(facts.held(2))  # stated while nothing can be sent, and before anyone knows of an outage
-        await asyncio.sleep(LATE_AFTER_US / 1e6 + 60)
+        await pass_time(LATE_AFTER_US / 1e6 + 60)
         assert not desk.producer.bus_ok
         desk.producer.state(facts.held(3))
         desk.stream.faults.clear()
@@ -141,7 +141,7 @@ def test_a_fact_that_is_first_sent_long_after_it_was_stated_says_so_and_a_resent
 
 def test_the_send_time_of_a_fact_is_that_of_its_first_sending(tmp_path: Path):
     async def scenario(desk: Desk) -> None:
-        await asyncio.sleep(5)
+        await pass_time(5)
         desk.stream.faults.lose(3)
         basis = desk.producer.state(facts.held(1))
         assert await desk.producer.drained()
@@ -162,7 +162,7 @@ def test_the_bus_counts_as_down_after_three_failures_and_as_up_at_the_first_answ
         assert desk.producer.bus_ok
         desk.stream.faults.lose(10_000)
         desk.producer.state(facts.held(2))
-        await asyncio.sleep(30)
+        await pass_time(30)
         seen_ok = [desk.producer.bus_ok]
         assert not await desk.producer.drained(1)
         desk.stream.faults.clear()
@@ -178,7 +178,7 @@ def test_a_frozen_bus_for_half_an_hour_costs_no_fact(tmp_path: Path):
         desk.stream.faults.paused = True
         for number in range(1800):
             desk.producer.state(facts.held(number))
-            await asyncio.sleep(1)
+            await pass_time(1)
         desk.stream.resume()
         assert await desk.producer.drained()
         assert len(await desk.folded()) == 1800
@@ -196,7 +196,7 @@ def test_facts_beyond_the_spool_are_counted_in_a_summary_that_stands_in_their_pl
         kept = bases[-1].pseq - 1
         assert 100 < kept < 400
         assert [basis.pseq for basis in bases] == [*range(1, kept + 1), *[kept + 1] * (800 - kept)]
-        await asyncio.sleep(10)
+        await pass_time(10)
         desk.stream.faults.clear()
         assert await desk.producer.drained()
         after = desk.producer.state(facts.held(1))
@@ -240,7 +240,7 @@ def test_a_broken_disk_stops_no_fact_while_the_bus_is_there(tmp_path: Path):
     async def scenario(desk: Desk) -> None:
         for number in range(100):
             desk.producer.state(facts.held(number))
-            await asyncio.sleep(0.01)
+            await pass_time(0.01)
             shutil.rmtree(tmp_path / "spool", ignore_errors=True)
         assert await desk.producer.drained()
         assert [int(each.pseq) for each in await desk.envelopes()] == list(range(1, 101))
