@@ -9,10 +9,11 @@ import msgspec
 
 from adapters.log.reader import Reader
 from domain.errors import ChainBrokenError, HistoryError, HistoryGapError
-from domain.events.commit import Commit, commit_digest, decode_commit
+from domain.events import SafeModeLeft
+from domain.events.commit import Commit, commit_digest, decode_commit, encode_commit
 from domain.ids import Generation
 from domain.master.state import State, decode_state
-from domain.master.step import Position, Range, after, check_chain, fold_into, follow
+from domain.master.step import Position, Range, after, begun, check_chain, fold_into, follow, genesis, is_genesis
 from domain.ports import StoredMessage, Stream, Witnessed
 
 
@@ -27,8 +28,8 @@ class Streams(msgspec.Struct, frozen=True):
 class Cursor:
     """Reads one stream forward, in the pieces that commits name, with one subscription for all of them."""
 
-    def __init__(self, stream: Stream, *, after: int, until: int) -> None:
-        self._stream, self._at, self._until = stream, after, until
+    def __init__(self, stream: Stream, *, after: int) -> None:
+        self._stream, self._at = stream, after
         self._batches: AsyncGenerator[Sequence[StoredMessage], None] | None = None
         self._ahead: list[StoredMessage] = []
 
@@ -38,18 +39,24 @@ class Cursor:
         Raises:
             HistoryGapError: the stream does not hold them all.
         """
-        while self._at + len(self._ahead) < high:
+        while (have := self._at + len(self._ahead)) < high:
             if self._batches is None:
-                batches = self._stream.read(after=self._at, until=self._until)
-                self._batches = cast("AsyncGenerator[Sequence[StoredMessage], None]", batches)
+                self._batches = await self._open(have, high)
             batch = await anext(self._batches, None)
-            if batch is None:
-                raise HistoryGapError(f"{self._stream.name}: ends before message {high}")
-            self._ahead += batch
+            if batch is None:  # all that stood there when it was opened is read; the stream has grown since
+                self._batches = None
+            else:
+                self._ahead += batch
         count = high - self._at
         taken, self._ahead = self._ahead[:count], self._ahead[count:]
         self._at = high
         return taken
+
+    async def _open(self, have: int, high: int) -> AsyncGenerator[Sequence[StoredMessage], None]:
+        last = (await self._stream.bounds()).last
+        if last < high:
+            raise HistoryGapError(f"{self._stream.name}: ends at {last}, before message {high}")
+        return cast("AsyncGenerator[Sequence[StoredMessage], None]", self._stream.read(after=have, until=last))
 
     async def close(self) -> None:
         """End the subscription."""
@@ -57,13 +64,33 @@ class Cursor:
             await self._batches.aclose()
 
 
+class Cursors:
+    """The inputs of commits, in step with the ledger; a new generation begins anew where its first commit says."""
+
+    def __init__(self, streams: Streams, position: Position) -> None:
+        self._streams = streams
+        self.facts = Cursor(streams.events, after=position.hi)
+        self.control = Cursor(streams.control, after=position.chi)
+
+    async def restart(self, stored: Commit) -> None:
+        """Go on from the positions of a generation's first commit."""
+        await self.close()
+        self.facts = Cursor(self._streams.events, after=stored.hi)
+        self.control = Cursor(self._streams.control, after=stored.chi)
+
+    async def close(self) -> None:
+        """End the subscriptions."""
+        await self.facts.close()
+        await self.control.close()
+
+
 class History:
     """A state at a position, and the way to move it on along stored commits."""
 
-    def __init__(self, streams: Streams, reader: Reader, generation: Generation) -> None:
+    def __init__(self, streams: Streams, reader: Reader) -> None:
         self.streams, self.reader = streams, reader
         self.state = State()
-        self.position = Position(generation)
+        self.position = Position(Generation(""))
 
     def restore(self, snapshot: bytes, at: Commit) -> bool:
         """Take a snapshot if commit `at` vouches for its bytes; tell whether it did."""
@@ -72,6 +99,14 @@ class History:
         self.state = decode_state(snapshot)
         self.position = after(at)
         return True
+
+    def begin_at(self, first: Commit) -> None:
+        """Begin at a generation's first commit: what came before it is another history.
+
+        The very first generation begins with a claim over no input, which is then applied like any other commit.
+        """
+        if first.decisions and isinstance(first.decisions[0], SafeModeLeft):
+            self.state, self.position = begun(first.hi, first.chi), after(first)
 
     async def catch_up(self, head: Commit) -> None:
         """Apply stored commits up to `head`, checking the chain and every digest on the way.
@@ -82,32 +117,40 @@ class History:
         """
         if head.version <= self.position.version:
             return
-        facts = Cursor(self.streams.events, after=self.position.hi, until=head.hi)
-        control = Cursor(self.streams.control, after=self.position.chi, until=head.chi)
+        cursors = Cursors(self.streams, self.position)
         try:
             commits = self.streams.ledger.read(after=self.position.version, until=head.version)
             async with aclosing(cast("AsyncGenerator[Sequence[StoredMessage], None]", commits)):
                 async for batch in commits:
                     for message in batch:
-                        await self._apply(stored_commit(message), facts, control)
+                        await self._apply(stored_commit(message), cursors)
         finally:
-            await facts.close()
-            await control.close()
+            await cursors.close()
 
-    async def _apply(self, stored: Commit, facts: Cursor, control: Cursor) -> None:
+    async def _apply(self, stored: Commit, cursors: Cursors) -> None:
+        if await self.began_anew(stored, cursors):
+            return
         check_chain(self.position, stored)
-        span = await self.fold(stored, facts, control)
+        span = await self.fold(stored, cursors)
         if commit_digest(stored.prev, span.messages(), stored) != stored.digest:
             raise ChainBrokenError(f"commit {stored.version}: its digest does not match its inputs and decisions")
         follow(self.state, stored)
         self.position = after(stored)
 
-    async def fold(self, stored: Commit, facts: Cursor, control: Cursor) -> Range:
+    async def began_anew(self, stored: Commit, cursors: Cursors) -> bool:
+        """Begin a new generation if `stored` is the first commit of one; tell whether it is."""
+        if not is_genesis(self.position, stored):
+            return False
+        self.state, self.position = begun(stored.hi, stored.chi), after(stored)
+        await cursors.restart(stored)
+        return True
+
+    async def fold(self, stored: Commit, cursors: Cursors) -> Range:
         """Fold the inputs of a stored commit and return them."""
         self.state.term = stored.term
         span = Range()
-        decreed = [(self.reader.control(message), message) for message in await control.take(stored.chi)]
-        fold_into(self.state, span, decreed, self.reader.facts(await facts.take(stored.hi)))
+        decreed = [(self.reader.control(message), message) for message in await cursors.control.take(stored.chi)]
+        fold_into(self.state, span, decreed, self.reader.facts(await cursors.facts.take(stored.hi)))
         return span
 
 
@@ -130,6 +173,22 @@ async def last_commit(ledger: Stream) -> Commit | None:
     """Return the newest commit, read from the leader; None if there is none."""
     message = await ledger.last()
     return stored_commit(message) if message is not None else None
+
+
+async def first_of_generation(ledger: Stream, head: Commit) -> Commit:
+    """Return the first commit of the generation that `head` is of. Generations only rise, so a bisection finds it."""
+    low, high, first = 1, head.version, head
+    while low < high:
+        middle = (low + high) // 2
+        message = await ledger.get(middle)
+        if message is None or stored_commit(message).generation != head.generation:
+            low = middle + 1
+        else:
+            high = middle
+    message = await ledger.get(low)
+    if message is not None:
+        first = stored_commit(message)
+    return first
 
 
 def check_witness(witnessed: Witnessed | None, head: Commit | None, *, who: str = "the data directory") -> None:
@@ -167,3 +226,24 @@ async def check_inputs(streams: Streams, head: Commit | None) -> None:
         last = (await stream.bounds()).last
         if last < high:
             raise HistoryError(f"{stream.name}: ends at {last}, but commit {head.version} folded up to {high}")
+
+
+async def begin_generation(streams: Streams, generation: Generation, reason: str, *, publish_to: str) -> Commit:
+    """Begin a new generation of the ledger after an operator has looked; return its first commit.
+
+    The state begins empty and folds again all that LW_EVENTS and LW_CONTROL still hold; nothing that is stored is removed.
+
+    Raises:
+        HistoryError: the ledger's last message is no commit.
+        WrongLastSequenceError: a master committed meanwhile: history is not in doubt for it.
+    """
+    head = await last_commit(streams.ledger)
+    events, control = await streams.events.bounds(), await streams.control.bounds()
+    first = genesis(head, generation, reason, events_first=max(1, events.first), control_first=max(1, control.first))
+    await streams.ledger.publish(
+        publish_to,
+        encode_commit(first),
+        message_id=f"{first.version}-{first.digest}",
+        expected_last=first.version - 1,
+    )
+    return first

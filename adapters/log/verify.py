@@ -6,11 +6,18 @@ from typing import cast
 
 import msgspec
 
-from adapters.log.history import Cursor, History, Streams, check_inputs, last_commit, stored_commit
+from adapters.log.history import (
+    Cursors,
+    History,
+    Streams,
+    check_inputs,
+    first_of_generation,
+    last_commit,
+    stored_commit,
+)
 from adapters.log.reader import Reader
 from domain.errors import HistoryError, HistoryGapError
 from domain.events.commit import Commit, commit_digest
-from domain.ids import Generation
 from domain.master.step import Range, after, check_chain, replay
 from domain.ports import StoredMessage
 
@@ -35,6 +42,8 @@ class Report(msgspec.Struct, kw_only=True):
     control: int = 0
     first_version: int = 0
     last_version: int = 0
+    generations: list[str] = []
+    """Generations that an operator began within what was verified."""
     policies: dict[str, int] = {}
     """Commits by policy."""
     decisions: dict[str, int] = {}
@@ -59,11 +68,14 @@ async def verify(
     streams: Streams,
     reader: Reader,
     *,
+    whole: bool = False,
     snapshot: bytes | None = None,
     snapshot_at: Commit | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
-    """Decide every commit of the ledger again, from its beginning or from a snapshot, and report.
+    """Decide every commit of the ledger's newest generation again, from its beginning or from a snapshot, and report.
+
+    An older generation ended because its history was in doubt: `whole` verifies from the first commit there is.
 
     A difference ends it, since all that follows hangs on it. `progress(version, last)` is called as it goes.
     """
@@ -74,7 +86,9 @@ async def verify(
             return report
         report.generation = head.generation
         await check_inputs(streams, head)
-        history = History(streams, reader, Generation(head.generation))
+        history = History(streams, reader)
+        if not whole:
+            history.begin_at(await first_of_generation(streams.ledger, head))
         if snapshot is not None and snapshot_at is not None and not history.restore(snapshot, snapshot_at):
             wrong = f"snapshot of version {snapshot_at.version}: its bytes do not have the digest in the commit"
             report.differences.append(Difference(snapshot_at.version, "snapshot", wrong))
@@ -93,28 +107,29 @@ async def _replay_all(
     begin = history.position
     report.first_version = begin.version + 1
     report.last_version = begin.version
-    facts = Cursor(history.streams.events, after=begin.hi, until=head.hi)
-    control = Cursor(history.streams.control, after=begin.chi, until=head.chi)
+    cursors = Cursors(history.streams, begin)
     commits = history.streams.ledger.read(after=begin.version, until=head.version)
     try:
         async with aclosing(cast("AsyncGenerator[Sequence[StoredMessage], None]", commits)):
             async for batch in commits:
                 for message in batch:
-                    await _replay_one(history, stored_commit(message), (facts, control), report)
+                    await _replay_one(history, stored_commit(message), cursors, report)
                 if progress is not None:
                     progress(report.last_version, head.version)
     finally:
-        await facts.close()
-        await control.close()
+        await cursors.close()
 
 
-async def _replay_one(history: History, stored: Commit, cursors: tuple[Cursor, Cursor], report: Report) -> None:
-    check_chain(history.position, stored)
-    span = await history.fold(stored, *cursors)
-    if commit_digest(stored.prev, span.messages(), stored) != stored.digest:
-        raise HistoryError(f"commit {stored.version}: its digest does not match: {_suspects(stored, span)}")
-    replay(history.state, history.position, stored, span)
-    history.position = after(stored)
+async def _replay_one(history: History, stored: Commit, cursors: Cursors, report: Report) -> None:
+    if await history.began_anew(stored, cursors):
+        report.generations.append(stored.generation)
+    else:
+        check_chain(history.position, stored)
+        span = await history.fold(stored, cursors)
+        if commit_digest(stored.prev, span.messages(), stored) != stored.digest:
+            raise HistoryError(f"commit {stored.version}: its digest does not match: {_suspects(stored, span)}")
+        replay(history.state, history.position, stored, span)
+        history.position = after(stored)
     _count(report, stored)
 
 

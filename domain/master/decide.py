@@ -18,7 +18,7 @@ from domain.events import (
 from domain.events.codec import encode
 from domain.events.envelope import Basis
 from domain.ids import Generation, LinkId, NodeId, RequestId, lease_id
-from domain.master import health, reasons
+from domain.master import health, reasons, slots
 from domain.master.fold import unhold
 from domain.master.planner import Candidate, Plan, plan
 from domain.master.registration import touch_lenders
@@ -162,9 +162,7 @@ def _lease_events(state: State, key: str, planned: Plan, head: Head, index: int)
         lease = state.leases.get(link)
         decision: Decision | None
         if candidate is None:
-            decision = (
-                _clear(state, lease, planned.refusals.get(link, reasons.LINK_REMOVED)) if lease is not None else None
-            )
+            decision = _clear(state, lease, planned.refusals.get(link, reasons.LINK_REMOVED)) if lease else None
         else:
             decision = _grant(state, candidate, lease, head, index)
         if decision is not None:
@@ -172,7 +170,16 @@ def _lease_events(state: State, key: str, planned: Plan, head: Head, index: int)
             yield decision
 
 
-def _clear(state: State, lease: Lease, reason: str) -> LeaseCleared:
+def _clear(state: State, lease: Lease, reason: str) -> LeaseCleared | None:
+    """Return the event that ends the lease; None while the last of the backlog is out under it.
+
+    What was just lent is still on its way, and a helper that has heard of the end turns it away.
+    """
+    event = lease.event
+    if reason == reasons.NOTHING_LENDABLE and slots.count_open(
+        state, slots.use_key(event.link, event.owner, event.helper)
+    ):
+        return None
     fields = {name: getattr(lease.event, name) for name in LeaseCleared.__struct_fields__}
     return LeaseCleared(**{**fields, "slots": 0, "reason": reason, "basis": _basis(state, lease.event.owner)})
 

@@ -10,13 +10,14 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from domain.errors import ChainBrokenError, ReplayDiffersError
-from domain.events.commit import GENESIS_DIGEST, Commit, encode_commit, seal
+from domain.events import SafeModeLeft
+from domain.events.commit import GENESIS_DIGEST, Commit, commit_digest, encode_commit, seal
 from domain.ids import Generation
 from domain.master.control import fold_control
 from domain.master.decide import Decided, Head, decide, evolve, finish, merge_touched
 from domain.master.fold import fold_fact
 from domain.master.inputs import ControlInput, FactOrRejected, Rejected
-from domain.master.state import State, encode_state
+from domain.master.state import POLICY, State, encode_state
 from domain.ports import StoredMessage
 
 
@@ -24,6 +25,7 @@ class Position(msgspec.Struct, frozen=True):
     """The end of the ledger: what the next commit continues."""
 
     generation: Generation
+    """Empty before the first commit: any generation may begin."""
     version: int = 0
     term: int = 0
     digest: str = GENESIS_DIGEST
@@ -98,14 +100,67 @@ def check_chain(position: Position, stored: Commit) -> None:
     """Check that `stored` continues `position`.
 
     Raises:
-        ChainBrokenError: its version, ranges or prev do not.
+        ChainBrokenError: its generation, version, ranges or prev do not.
     """
-    expected = (position.version + 1, position.hi, position.chi, position.digest)
-    found = (stored.version, stored.lo, stored.clo, stored.prev)
+    expected = (
+        position.generation or stored.generation,
+        position.version + 1,
+        position.hi,
+        position.chi,
+        position.digest,
+    )
+    found = (stored.generation, stored.version, stored.lo, stored.clo, stored.prev)
     if expected != found:
-        raise ChainBrokenError(
-            f"commit {stored.version}: continues (version, lo, clo, prev) {found}, expected {expected}"
-        )
+        names = "generation, version, lo, clo, prev"
+        raise ChainBrokenError(f"commit {stored.version}: continues ({names}) {found}, expected {expected}")
+
+
+def genesis(
+    head: Commit | None, generation: Generation, reason: str, *, events_first: int, control_first: int
+) -> Commit:
+    """Return the commit that begins a new generation after `head`, which it names.
+
+    The state begins empty and folds again all that the streams still hold, from `events_first` and `control_first` on.
+    """
+    left = SafeModeLeft(
+        reason=reason,
+        old_generation=head.generation if head is not None else "",
+        old_version=head.version if head is not None else 0,
+        old_digest=head.digest if head is not None else "",
+    )
+    draft = Commit(
+        version=head.version + 1 if head is not None else 1,
+        generation=generation,
+        term=0,
+        policy=POLICY,
+        lo=events_first - 1,
+        hi=events_first - 1,
+        clo=control_first - 1,
+        chi=control_first - 1,
+        n=0,
+        now_us=0,
+        decisions=(left,),
+        state=state_digest(begun(events_first - 1, control_first - 1)),
+        prev=head.digest if head is not None else GENESIS_DIGEST,
+        digest="",
+    )
+    return seal(draft, ())
+
+
+def begun(hi: int, chi: int) -> State:
+    """Return the state with which a generation begins."""
+    return State(hi=hi, chi=chi)
+
+
+def is_genesis(position: Position, stored: Commit) -> bool:
+    """Tell whether `stored` begins a new generation rightly: named by an operator, after exactly this position."""
+    return (
+        bool(stored.decisions)
+        and isinstance(stored.decisions[0], SafeModeLeft)
+        and stored.generation > position.generation
+        and (stored.version, stored.prev) == (position.version + 1, position.digest)
+        and commit_digest(stored.prev, (), stored) == stored.digest
+    )
 
 
 def replay(state: State, position: Position, stored: Commit, span: Range) -> Commit:
@@ -114,6 +169,8 @@ def replay(state: State, position: Position, stored: Commit, span: Range) -> Com
     Raises:
         ReplayDiffersError: other bytes result.
     """
+    if not position.generation:  # the first commit of all names its generation itself
+        position = msgspec.structs.replace(position, generation=stored.generation)
     decided = decide(state, Head(stored.generation, stored.version), stored.n)
     again = commit(state, position, span, decided, with_state=bool(stored.state))
     if encode_commit(again) != encode_commit(stored):

@@ -7,11 +7,20 @@ Heartbeats only keep standbys from competing.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import suppress
 
 import msgspec
 
 from adapters.log.feed import Feed
-from adapters.log.history import History, Streams, check_inputs, check_witness, last_commit, stored_commit
+from adapters.log.history import (
+    History,
+    Streams,
+    check_inputs,
+    check_witness,
+    first_of_generation,
+    last_commit,
+    stored_commit,
+)
 from adapters.log.ledger import Ledger
 from adapters.log.reader import Reader
 from adapters.log.snapshots import Snapshots
@@ -39,6 +48,7 @@ SNAPSHOT_EVERY = 500
 DUE_EVERY_US = 200_000
 BATCHES_AHEAD = 16
 WITNESS_EVERY_S = 0.2
+SAFE_LOOK_EVERY_S = 0.5
 
 
 class Deposed(Exception):  # noqa: N818  # it ends a reign; nothing is wrong
@@ -72,9 +82,11 @@ class MasterLoop:
         self.ready = asyncio.Event()
         """Set once the master follows, decides, or knows that it may not."""
         self._unpublished: asyncio.Queue[Commit] = asyncio.Queue()
+        self._loaded = Generation("")
+        """The generation of the ledger's last commit when it was loaded."""
 
     def _blank(self) -> History:
-        return History(self.parts.streams, self.parts.reader, self.parts.new_generation)
+        return History(self.parts.streams, self.parts.reader)
 
     @property
     def state(self) -> State:
@@ -97,11 +109,19 @@ class MasterLoop:
                 await asyncio.sleep(0.5)
 
     async def _safe_mode(self, doubt: str) -> None:
-        """Decide nothing, say so loudly, and stay: only an operator's new generation ends it."""
+        """Decide nothing, say so loudly, and stay until an operator has begun a new generation of the ledger."""
         self.mode, self.doubt = "safe_mode", doubt
         self.ready.set()
         LOG.error("safe_mode", extra={"doubt": doubt, "version": self.history.position.version})
-        await asyncio.Event().wait()
+        doubted = max(self._loaded, self.history.position.generation)
+        generation = doubted
+        while generation <= doubted:
+            await asyncio.sleep(SAFE_LOOK_EVERY_S)
+            with suppress(BusError, HistoryError):
+                head = await last_commit(self.parts.streams.ledger)
+                generation = head.generation if head is not None else doubted
+        LOG.warning("safe_mode_left", extra={"doubt": doubt, "generation": generation})
+        self.doubt = ""
 
     # ---- loading and standing by -------------------------------------------------------------------------------------
 
@@ -109,24 +129,26 @@ class MasterLoop:
         """Restore the newest snapshot that a commit vouches for, and apply what follows it."""
         self.history = self._blank()
         head = await last_commit(self.parts.streams.ledger)
+        self._loaded = head.generation if head is not None else Generation("")
         check_witness(await self.parts.witness.read(), head)
         await check_inputs(self.parts.streams, head)
         if head is None:
             return
         if head.policy != POLICY:
             raise HistoryError(f"ledger: decided by policy {head.policy}, this version decides by {POLICY}")
-        self.history.position = msgspec.structs.replace(self.history.position, generation=head.generation)
-        await self._restore()
+        await self._restore(head)
         await self.history.catch_up(head)
 
-    async def _restore(self) -> None:
-        newest = await self.parts.snapshots.newest()
-        if newest is None:
+    async def _restore(self, head: Commit) -> None:
+        """Begin at the newest snapshot of this generation that a commit vouches for, or at the generation's first commit."""
+        first = await first_of_generation(self.parts.streams.ledger, head)
+        self.history.begin_at(first)
+        newest = await self.parts.snapshots.newest(not_after=head.version)
+        if newest is None or newest[0] < first.version:
             return
-        version, body = newest
-        message = await self.parts.streams.ledger.get(version)
-        if message is None or not self.history.restore(body, stored_commit(message)):
-            LOG.warning("snapshot_unusable", extra={"version": version})
+        message = await self.parts.streams.ledger.get(newest[0])
+        if message is None or not self.history.restore(newest[1], stored_commit(message)):
+            LOG.warning("snapshot_unusable", extra={"version": newest[0]})
 
     async def _stand_by(self) -> None:
         """Apply the commits of the active master until none is heard of for a while."""
@@ -176,6 +198,9 @@ class MasterLoop:
 
         So no two masters ever share a term, and a master that is stale learns it now. The commit carries the state's digest.
         """
+        position = self.history.position
+        if not position.generation:
+            self.history.position = msgspec.structs.replace(position, generation=self.parts.new_generation)
         claim = commit(self.state, self.history.position, Range(), Decided([], 0), with_state=True)
         await self._store(claim)
 

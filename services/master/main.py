@@ -5,16 +5,16 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 
-from adapters.log.feed import Feed
-from adapters.log.ledger import Ledger
-from adapters.log.snapshots import Snapshots
-from adapters.log.witness import FileWitnessBook
 from aiohttp import web
 
 from adapters.clock import SystemClock, new_generation, new_incarnation
 from adapters.keys import Credentials, Signer, load_credentials
+from adapters.log.feed import Feed
 from adapters.log.history import Streams
+from adapters.log.ledger import Ledger
 from adapters.log.reader import Reader
+from adapters.log.snapshots import Snapshots
+from adapters.log.witness import FileWitnessBook
 from adapters.nats.connection import Bus, connect
 from domain.errors import BadConfigError
 from domain.subjects import CONTROL, DECISIONS, EVENTS, LEDGER, SNAPSHOTS, ledger_subject

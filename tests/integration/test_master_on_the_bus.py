@@ -139,6 +139,19 @@ async def test_a_lost_input_is_reported_and_puts_the_next_master_in_safe_mode(cl
     successor, _ = await cluster.master("master-two")
     await until("safe mode", lambda: successor.mode == "safe_mode")
     assert "LW_EVENTS" in successor.doubt
+    before = len(await cluster.commits())
+    await burst(cluster, "late", 2)
+    assert len(await cluster.commits()) == before
+    await cluster.new_generation("disk replaced")
+    await until("it decides again", lambda: successor.mode == "active", timeout_s=15)
+    made = await cluster.commits()
+    left = made[before].decisions[0]
+    assert (made[before].generation > made[0].generation, left.reason, left.old_version) == (
+        True,
+        "disk replaced",
+        before,
+    )  # type: ignore[union-attr]
+    assert (await cluster.verify()).clean
 
 
 async def flip_a_bit(server: ServerUnderTest, inside: bytes) -> None:

@@ -10,7 +10,7 @@ import msgspec
 from adapters.clock import SystemClock, new_generation, new_incarnation
 from adapters.keys import Signer
 from adapters.log.feed import Feed
-from adapters.log.history import Streams
+from adapters.log.history import Streams, begin_generation
 from adapters.log.ledger import Ledger
 from adapters.log.producer import Producer
 from adapters.log.reader import Reader
@@ -154,6 +154,13 @@ class ClusterUnderTest:
             )
             subject = control_subject(self.server.cluster, control_aggregate(event))
             await stream.publish(subject, codec.encode(envelope))
+
+    async def new_generation(self, reason: str) -> Commit:
+        """Begin a new generation as an operator does."""
+        bus = await self.bus("restarter", "master")
+        streams = Streams(bus.stream(EVENTS), bus.stream(CONTROL), bus.stream(LEDGER))
+        subject = ledger_subject(self.server.cluster)
+        return await begin_generation(streams, new_generation(2), reason, publish_to=subject)
 
     async def commits(self) -> list[Commit]:
         """Return the whole ledger."""
