@@ -44,11 +44,6 @@ class Burst(msgspec.Struct, frozen=True, kw_only=True):
     drain_s: float
     """From the first byte sent to the last answer."""
 
-    @property
-    def bad(self) -> tuple[Answer, ...]:
-        """Return the requests that failed."""
-        return tuple(answer for answer in self.answers if not answer.good)
-
 
 def prompt(number: int) -> str:
     """Return a prompt that no other number of a burst has, so that no cache of an engine can help."""

@@ -9,7 +9,7 @@ import msgspec
 from adapters.keys import load_credentials
 from adapters.nats.control import ControlDesk
 from domain.errors import BadLinkError, UnreachableError
-from domain.events.decision import LeaseEvent
+from domain.events.decision import LeaseCleared, LeaseEvent
 from domain.events.lend import Lent
 from domain.ids import ModelId, NodeId
 from services.cli.audit import audit
@@ -142,24 +142,23 @@ class Demo:
         self._waiting("warming both engines up")
         for node in (OWNER, HELPER):
             warm = await burst(self._place.endpoints.nodes[node], MODELS[node], 1, _WARM_TOKENS)
-            self._note_bad(f"warming {node} up", warm)
+            self._note_bad(f"warming {node} up", warm, MODELS[node])
 
     async def _burst(self, how: str) -> Burst:
         """Send the burst to the gateway."""
         self._waiting(f"{self._requests} requests at once to {MODELS[OWNER]}, {how}")
         done = await burst(self._place.endpoints.gateway, MODELS[OWNER], self._requests, self._tokens)
         self._say(f"{how}: {self._requests} requests of {self._tokens} tokens drained in {done.drain_s:.2f} s")
-        self._note_bad(how, done)
+        self._note_bad(how, done, MODELS[OWNER])
         return done
 
-    def _note_bad(self, what: str, done: Burst) -> None:
-        for answer in done.bad:
-            self._failures.append(f"{what}: request {answer.number}: answer {answer.status}: {answer.error}")
+    def _note_bad(self, what: str, done: Burst, model: str) -> None:
+        """Keep what is wrong: a failed request, or an answer under another model id than the one that was asked for."""
         for answer in done.answers:
-            if answer.good and answer.model not in {"", *MODELS.values()}:
-                self._failures.append(
-                    f"{what}: request {answer.number}: model must be {MODELS[OWNER]}, is {answer.model!r}"
-                )
+            if not answer.good:
+                self._failures.append(f"{what}: request {answer.number}: answer {answer.status}: {answer.error}")
+            elif answer.model != model:
+                self._failures.append(f"{what}: request {answer.number}: model must be {model!r}, is {answer.model!r}")
 
     async def _decisions_so_far(self) -> tuple[int, int]:
         async with bus_of(self._place) as bus:
@@ -198,7 +197,9 @@ def _told_answer(number: int, seconds: float, request: str, fact: Lent | None) -
 
 def _told_lease(decision: LeaseEvent) -> str:
     kind = type(decision).__name__.removeprefix("Lease").lower()
+    why = decision.reason or "no reason stated"
+    if isinstance(decision, LeaseCleared):
+        return f"  {kind:<8} {decision.lease}: {why}"
     price = f"a job there {duration(decision.job_us)} (priced by {decision.source or 'nobody'})"
     gain = f"gain {duration(decision.gain_us)} of waiting"
-    why = decision.reason or "no reason stated"
     return f"  {kind:<8} {decision.lease}: slots {decision.slots} at {decision.helper}; {price}, {gain}; {why}"
