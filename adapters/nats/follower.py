@@ -112,10 +112,10 @@ class NatsFollower:
         inbox = self._bus.new_inbox()
         self._inbox, self._sid = inbox.encode(), self._bus.subscribe(inbox, self._take)
         self._credit = 0
-        if self._from_start:
-            subject = f"$JS.API.CONSUMER.RESET.{self._stream}.{self._durable}"
-            await self._bus.ask(subject, b'{"seq":1}', read_outcome)
-            self._from_start = False
+        # what went to a connection that died stays out for 30 s, unless the consumer begins again after what was acknowledged
+        request = b'{"seq":1}' if self._from_start else b"{}"
+        await self._bus.ask(f"$JS.API.CONSUMER.RESET.{self._stream}.{self._durable}", request, read_outcome)
+        self._from_start = False
 
     async def _pull_on_one_connection(self) -> None:
         """Return when the connection has changed or the consumer has been silent for too long."""

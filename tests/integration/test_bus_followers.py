@@ -183,3 +183,20 @@ async def test_a_question_nobody_answers_ends_in_an_error(
     finally:
         nats_server.resume()
     await master.close()
+
+
+async def test_what_went_to_a_connection_that_died_comes_again_at_once(nats_server: ServerUnderTest):
+    operator = await connect(nats_server.url, nats_server.credentials("operator"), name="operator")
+    for number in range(3):
+        await operator.stream(CONTROL).publish(f"lw.local.control.links.a{number}", b"x")
+    node = await connect(nats_server.url, nats_server.credentials("n1"), name="n1")
+    messages = node.follower(CONTROL, [], "n1", from_start=False).messages()
+    assert [m.seq for m in await take(messages, 2)] == [1, 2]  # the second was handed out, but not acknowledged
+    await messages.aclose()
+    await node.close()
+    node = await connect(nats_server.url, nats_server.credentials("n1"), name="n1")
+    messages = node.follower(CONTROL, [], "n1", from_start=False).messages()
+    assert [m.seq for m in await take(messages, 2)] == [2, 3]
+    await messages.aclose()
+    await node.close()
+    await operator.close()
