@@ -212,12 +212,25 @@ def _borrow_started(state: State, node: NodeId, fact: BorrowStarted) -> None:
 
 def _borrow_closed(state: State, node: NodeId, fact: BorrowReturned | BorrowBusy) -> None:
     slots.closed_by_helper(state, slots.use_key(fact.link, fact.owner, node), fact.request)
+    _last_home(state, node, fact)
 
 
 def _borrow_finished(state: State, node: NodeId, fact: BorrowFinished) -> None:
     slots.closed_by_helper(state, slots.use_key(fact.link, fact.owner, node), fact.request)
+    _last_home(state, node, fact)
     if fact.ok:  # failures and cut-offs never teach
         _fit(state, node, fact.model).learn(fact.work, fact.service_us)
+
+
+def _last_home(state: State, node: NodeId, fact: BorrowReturned | BorrowBusy | BorrowFinished) -> None:
+    """Touch an owner without backlog whose lease was kept only for what was out: that may have been the last."""
+    lease = state.leases.get(fact.link)
+    if lease is None or (lease.event.owner, lease.event.helper) != (fact.owner, node):
+        return
+    key = owner_key(lease.event.owner, lease.event.owner_model)
+    queue = state.queues.get(key)
+    if queue is None or not queue.held:
+        touch(state, key, "borrowed_completed")
 
 
 # ---- models and the node itself --------------------------------------------------------------------------------------

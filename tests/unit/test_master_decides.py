@@ -164,6 +164,15 @@ def test_a_lease_is_cleared_when_nothing_is_held_any_more():
     assert decisions[-1].reason == "nothing_lendable"  # type: ignore[union-attr]
 
 
+def test_a_lease_outlives_the_backlog_while_what_was_lent_last_may_still_be_on_its_way():
+    story = Story()
+    story.burst(3)
+    story.recorder.state("a", lend(Lent, "req_2", ON, work=64_000_000, out=1, waited_us=1))
+    assert leases(story.look()) == []
+    story.recorder.state("a", lend(LendAnswered, "req_2", ON, status=200, service_us=1_000_000))
+    assert leases(story.look()) == [("LeaseCleared", "b", 0)]
+
+
 def test_a_returned_request_is_never_lent_again_so_it_earns_no_lease():
     story = Story()
     story.burst(3)
@@ -181,7 +190,7 @@ def test_what_is_out_occupies_its_slot_until_either_side_says_that_it_is_over():
     story.burst(4)
     for request in ("req_2", "req_3"):
         story.recorder.state("a", lend(Lent, request, ON, work=64_000_000, out=1, waited_us=1))
-    assert leases(story.look()) == [("LeaseCleared", "b", 0)]  # nothing is left to lend
+    assert leases(story.look()) == []  # nothing is left to lend, but the lease is what the helper knows the lends by
     for i in range(8):
         story.recorder.state("c", held(f"req_c{i}", i + 1))
     assert verdict(story.look()).code == "helper_claimed"
