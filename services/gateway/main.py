@@ -25,7 +25,7 @@ from services.gateway.forwarding import Forwarder
 _LOG: Final = logging.getLogger("leaseway.gateway")
 NAME: Final = "gateway-main"
 _BUS_S: Final = 1.0
-_CATCH_UP_S: Final = 5.0
+_CATCH_UP_S: Final = 2.0
 _SAVE_S: Final = 1.0
 _AGAIN_S: Final = 1.0
 _LOOK_S: Final = 0.02

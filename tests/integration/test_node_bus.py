@@ -1,0 +1,289 @@
+"""Nodes and a gateway as they run, on a real bus with a real engine; the test is operator and master."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+import aiohttp
+import pytest
+
+from adapters.keys import Credentials, Signer
+from adapters.nats.connection import Bus, connect
+from adapters.nats.control import ControlDesk
+from domain.events import Basis, Envelope, Event, Finished, Held, LeaseGranted, LinkAdded, Registered, codec
+from domain.events.base import tag_of
+from domain.ids import ModelId, NodeId, lease_id
+from domain.ports import StoredMessage
+from domain.subjects import DECISIONS, EVENTS, decision_subject, speaker
+from services.config import BusConfig, Config, NodeConfig, NodeModel
+from services.gateway.main import run as run_gateway
+from services.node.main import run as run_node
+from tests.support.engines import engine_command, tiny_engine
+from tests.support.family import children
+from tests.support.local_nodes import CHAT, GENERATION
+from tests.support.nats import ServerUnderTest
+from tests.support.odd_server import odd_server
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.real
+PATH = "/v1/chat/completions"
+Fact = tuple[Envelope, Event]
+Run = Callable[[Config, Callable[[str], None], asyncio.Event], Coroutine[Any, Any, None]]
+
+
+class Running:
+    """A process' `run` as a task of the test."""
+
+    def __init__(self, run: Run, config: Config) -> None:
+        self.url = ""
+        self.stop = asyncio.Event()
+        self._ready = asyncio.Event()
+        self.task = asyncio.ensure_future(run(config, self._note, self.stop))
+
+    def _note(self, url: str) -> None:
+        self.url = url
+        self._ready.set()
+
+    async def ready(self) -> "Running":
+        waiting = asyncio.ensure_future(self._ready.wait())
+        await asyncio.wait({self.task, waiting}, timeout=30, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if self.task.done():
+            self.task.result()
+        assert self.url, "the process says that it is ready"
+        return self
+
+    async def end(self) -> None:
+        self.stop.set()
+        async with asyncio.timeout(20):
+            await self.task
+
+    def kill(self) -> None:
+        self.task.cancel()
+
+
+class Desk:
+    """Operator and master of a test."""
+
+    def __init__(self, server: ServerUnderTest, bus: Bus, master: Credentials) -> None:
+        self.server, self.bus, self.master = server, bus, master
+
+    async def decide(self, event: LeaseGranted, version: int = 1) -> None:
+        """Publish a signed grant."""
+        envelope = Envelope(
+            id=f"{GENERATION}-{version}-0",
+            source="/local/master",
+            type=tag_of(event),
+            cluster="local",
+            producer="master",
+            data=codec.raw(event),
+        )
+        encoded = codec.encode(envelope)
+        body = codec.with_tag(encoded, "sig", Signer(self.master.master_seed).sign(encoded[:-1]))
+        await self.bus.stream(DECISIONS).publish(decision_subject("local", event), body)
+
+    async def link(self, owner: str, helper: str) -> LinkAdded:
+        """Enrol the nodes, and link `owner`'s model to `helper`'s."""
+        return await asyncio.to_thread(self._link, NodeId(owner), NodeId(helper))
+
+    def _link(self, owner: NodeId, helper: NodeId) -> LinkAdded:
+        with ControlDesk(self.server.url, self.server.credentials("operator"), "local") as desk:
+            for member in self.server.provisioned.nodes:
+                desk.enroll_node(NodeId(member.name), member.public_key, member.url)
+            added = desk.add_link(owner, ModelId(f"{owner}-chat"), helper, ModelId(f"{helper}-chat"))
+        assert added is not None, "the link is new"
+        return added
+
+    async def facts(self, node: str = "") -> list[Fact]:
+        """Return all facts on the stream, of one node or of all."""
+        last = (await self.bus.stream(EVENTS).bounds()).last
+        found: list[StoredMessage] = []
+        async with contextlib.aclosing(self.bus.stream(EVENTS).read(after=0, until=last)) as batches:
+            async for batch in batches:
+                found += batch
+        mine = [message for message in found if not node or speaker(message.subject)[1] == node]
+        return [(envelope := codec.decode_envelope(each.body), codec.decode_event(envelope.data)) for each in mine]
+
+    async def fact(self, node: str, kind: type[Event], request: str = "") -> Fact:
+        """Return the first fact of a kind once it is on the stream."""
+
+        async def look() -> Fact | None:
+            for envelope, event in await self.facts(node):
+                if isinstance(event, kind) and request in {"", getattr(event, "request", "")}:
+                    return envelope, event
+            return None
+
+        found: Fact = await until(f"{kind.__name__} of {node}", look)
+        return found
+
+
+@pytest.fixture
+async def desk(nats_server: ServerUnderTest) -> AsyncIterator[Desk]:
+    master = nats_server.credentials("master")
+    bus = await connect(nats_server.url, master, name="master")
+    yield Desk(nats_server, bus, master)
+    await bus.close()
+
+
+def node_config(server: ServerUnderTest, name: str, **model: object) -> Config:
+    model = {"id": f"{name}-chat", "local_id": "local", **model}
+    return Config(
+        bus=BusConfig(url=server.url),
+        node=NodeConfig(id=name, depth=1, models=(NodeModel(**model),)),  # type: ignore[arg-type]
+        data=server.data,
+    )
+
+
+@contextlib.asynccontextmanager
+async def running(run: Run, config: Config) -> AsyncIterator[Running]:
+    process = Running(run, config)
+    try:
+        yield await process.ready()
+    finally:
+        process.kill()
+        with contextlib.suppress(asyncio.CancelledError):
+            await process.task
+
+
+async def ask(url: str, model: str, **more: object) -> tuple[int, dict[str, object], dict[str, str]]:
+    async with aiohttp.ClientSession(url) as client, client.post(PATH, json=CHAT | {"model": model} | more) as got:
+        return got.status, await got.json(), dict(got.headers)
+
+
+async def test_a_grant_from_the_bus_makes_the_owner_lend_to_a_real_engine_and_a_client_of_the_gateway_gets_the_answer(
+    desk: Desk,
+):
+    server = desk.server
+    async with (
+        odd_server() as busy,
+        tiny_engine(slots=1) as engine,
+        running(run_node, node_config(server, "n1", url=busy.url)) as owner,
+        running(run_node, node_config(server, "n2", url=engine.url, engine="llama.cpp", local_id="tiny")),
+        running(run_gateway, Config(bus=BusConfig(url=server.url), data=server.data)) as gateway,
+    ):
+        busy.script = busy.hang()
+        link = await desk.link("n1", "n2")
+        running_one = asyncio.ensure_future(ask(owner.url, "n1-chat"))
+        await busy.arrived()
+        asking = asyncio.ensure_future(ask(gateway.url, "n1-chat"))
+        envelope, held = await desk.fact("n1", Held)
+        assert isinstance(held, Held)
+        (helper,) = [event for _, event in await desk.facts("n2") if isinstance(event, Registered)]
+        await desk.decide(
+            LeaseGranted(
+                link=link.link,
+                owner=link.owner,
+                owner_model=link.owner_model,
+                helper=link.helper,
+                helper_model=link.helper_model,
+                helper_url=helper.url,
+                lease=lease_id(GENERATION, 1, 0),
+                slots=1,
+                ttl_us=30_000_000,
+                basis=Basis(NodeId("n1"), envelope.incarnation, int(envelope.pseq)),
+            )
+        )
+        status, body, headers = await asking
+        assert (status, body["model"]) == (200, "n1-chat")
+        assert headers["leaseway-served-by"] == "n2"
+        assert headers["leaseway-request"] == held.request
+        await desk.fact("n1", Finished, held.request)
+        said = [tag_of(event) for _, event in await desk.facts("n1") if getattr(event, "request", "") == held.request]
+        assert said == ["queue.held", "lend.lent", "lend.answered", "queue.finished"]
+        running_one.cancel()
+
+
+async def test_a_node_says_registered_first_and_numbers_its_facts_without_a_gap(desk: Desk):
+    async with (
+        odd_server() as engine,
+        running(run_node, node_config(desk.server, "n1", url=engine.url, context=512)) as node,
+    ):
+        for _ in range(3):
+            assert (await ask(node.url, "n1-chat"))[0] == 200
+        await node.end()
+    facts = await desk.facts("n1")
+    assert [int(envelope.pseq) for envelope, _ in facts] == list(range(1, len(facts) + 1))
+    first = facts[0][1]
+    assert isinstance(first, Registered)
+    assert first.url == node.url
+    assert [(info.id, info.context, info.ready) for info in first.models] == [("n1-chat", 512, True)]
+    tags = [tag_of(event) for _, event in facts]
+    # in no link: one terminal fact a request, nothing else
+    assert [tag for tag in tags if tag.startswith("queue.")] == ["queue.finished"] * 3
+    assert tags[-2:] == ["status.draining", "status.stopped"]
+
+
+async def test_a_node_serves_without_a_bus_and_says_all_of_it_later_and_then_a_snapshot(desk: Desk):
+    await desk.server.stop()
+    async with odd_server() as engine, running(run_node, node_config(desk.server, "n1", url=engine.url)) as node:
+        for _ in range(5):
+            assert (await ask(node.url, "n1-chat"))[0] == 200
+        await desk.server.restart()
+
+        async def all_said() -> bool:
+            tags = [tag_of(event) for _, event in await desk.facts("n1")]
+            return tags.count("queue.finished") == 5 and tags[-1] == "status.snapshot"
+
+        await until("all facts", all_said, timeout_s=20)
+        tags = [tag_of(event) for _, event in await desk.facts("n1")]
+        assert tags[0] == "status.registered"
+
+
+async def test_a_gateway_lists_what_nodes_hold_and_remembers_it_without_a_bus(desk: Desk):
+    config = Config(bus=BusConfig(url=desk.server.url), data=desk.server.data)
+    async with odd_server() as engine, running(run_node, node_config(desk.server, "n1", url=engine.url)):
+        async with running(run_gateway, config) as gateway:
+
+            async def listed() -> bool:
+                async with aiohttp.ClientSession(gateway.url) as client, client.get("/v1/models") as got:
+                    return [entry["id"] for entry in (await got.json())["data"]] == ["n1-chat"]
+
+            await until("the model to be listed", listed)
+            await until("the catalogue to be kept", (desk.server.data / "cluster" / "catalogue.json").exists)
+            await gateway.end()
+        await desk.server.stop()
+        async with running(run_gateway, config) as gateway:
+            assert (await ask(gateway.url, "n1-chat"))[:1] == (200,)
+            status, body, _ = await ask(gateway.url, "other")
+            assert (status, body["error"]["code"]) == (404, "model_not_found")  # type: ignore[index]
+
+
+async def is_served(url: str, status: int) -> bool:
+    return (await ask(url, "n1-chat"))[0] == status
+
+
+async def test_a_model_whose_only_node_stopped_is_known_and_unavailable_and_comes_back(desk: Desk):
+    config = Config(bus=BusConfig(url=desk.server.url), data=desk.server.data)
+    async with odd_server() as engine, running(run_gateway, config) as gateway:
+        async with running(run_node, node_config(desk.server, "n1", url=engine.url)) as node:
+            await until("the model to be served", lambda: is_served(gateway.url, 200))
+            await node.end()
+        await until("the model to be unavailable", lambda: is_served(gateway.url, 503))
+        async with (
+            aiohttp.ClientSession(gateway.url) as client,
+            client.post(PATH, json=CHAT | {"model": "n1-chat"}) as got,
+        ):
+            assert got.headers["Retry-After"]
+            assert (await got.json())["error"]["code"] == "model_unavailable"
+        async with running(run_node, node_config(desk.server, "n1", url=engine.url)):
+            await until("the model to be served again", lambda: is_served(gateway.url, 200))
+
+
+async def test_an_engine_of_the_node_s_own_is_started_with_a_key_and_started_again_when_it_is_killed(desk: Desk):
+    command = (*engine_command(slots=1, alias="local", port="{port}"), "--api-key-env", "LEASEWAY_ENGINE_KEY")
+    config = node_config(desk.server, "n1", command=command, engine="llama.cpp")
+    async with running(run_node, config) as node:
+        status, body, _ = await ask(node.url, "n1-chat")
+        assert (status, body["model"]) == (200, "n1-chat")
+        (first,) = [event for _, event in await desk.facts("n1") if isinstance(event, Registered)]
+        assert first.models[0].context == 4096
+        (pid,) = [pid for pid, words in children(os.getpid()) if "LEASEWAY_ENGINE_KEY" in words]
+        os.kill(pid, signal.SIGKILL)
+        await until("the engine to be back", lambda: is_served(node.url, 200), timeout_s=20)
+        tags = [tag_of(event) for _, event in await desk.facts("n1")]
+        assert [tag for tag in tags if tag.startswith("model.")] == [
+            *("model.load_started", "model.loaded", "model.load_failed", "model.load_started", "model.loaded"),
+        ]
