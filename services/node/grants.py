@@ -3,7 +3,6 @@
 import msgspec
 
 from adapters.decisions import SignedDecision
-from domain.actions import OrderKey
 from domain.events import LeaseCleared
 from domain.events.decision import LeaseEvent
 from domain.ids import LeaseId, LinkId
@@ -33,10 +32,15 @@ class LeaseCopies:
         self._newest[event.link] = _Copy(signed=signed, event=event, taken_us=now_us)
         return True
 
-    def shown(self, link: LinkId, order: OrderKey) -> bytes | None:
-        """Return the signed bytes of the decision `order` of `link`; None if it is not the newest one any more."""
+    def shown(self, link: LinkId, lease: LeaseId) -> bytes | None:
+        """Return the signed bytes of the newest decision about `lease`; None if it is over.
+
+        That may be a newer one than the lend was decided under: the same lease, changed meanwhile.
+        """
         kept = self._newest.get(link)
-        return kept.signed.body if kept is not None and kept.signed.order == order else None
+        if kept is None or kept.event.lease != lease or isinstance(kept.event, LeaseCleared):
+            return None
+        return kept.signed.body
 
     def live(self, link: LinkId, lease: LeaseId, now_us: int) -> LeaseEvent | None:
         """Return the newest event of `link` if it lets requests come under `lease` now."""

@@ -67,7 +67,7 @@ class HttpLender:
 
     async def _lend(self, served: Served, lend: LendRequest, client: ClientAnswer) -> bool:
         serving, request, lease = served.serving, lend.action.request, lend.action.lease
-        grant = self._copies.shown(lend.action.link, lend.action.order)
+        grant = self._copies.shown(lend.action.link, lease)
         if grant is None:
             serving.lend_refused(request, lease, "no_live_lease")
             return False
