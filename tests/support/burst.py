@@ -46,7 +46,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     models: tuple[str, ...]
     """Every model id in the answer, once each."""
     request: str
-    """The answer's x-request-id."""
+    """The owner's id of the request, as facts name it (header leaseway-request)."""
     headers: dict[str, str]
     began_us: int
     ended_us: int
@@ -88,7 +88,7 @@ async def asked(client: aiohttp.ClientSession, ask: Ask) -> Outcome:
         whole=done and not cut,
         error=said or cut,
         models=tuple(sorted({part["model"] for part in parts if "model" in part})),
-        request=headers.get("x-request-id", ""),
+        request=headers.get("leaseway-request", ""),
         headers=headers,
         began_us=began_us,
         ended_us=now_us(),

@@ -15,7 +15,7 @@ from tests.support.tap import Line
 from tests.support.waiting import until
 
 OWNER, HELPER = "studio", "attic"
-REQUESTS, TOKENS = 12, 1500
+REQUESTS, TOKENS = 12, 800
 SETTLE_S = 10
 BACK_S = 30
 

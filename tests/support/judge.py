@@ -9,7 +9,7 @@ import msgspec
 
 from adapters.keys import load_credentials
 from adapters.nats.connection import connect
-from domain.events import LeaseChanged, LeaseCleared, LeaseGranted, OwnerPlanned
+from domain.events import LeaseChanged, LeaseCleared, LeaseGranted, OwnerPlanned, RequestOrphaned
 from domain.events.commit import Commit, decode_commit
 from domain.subjects import LEDGER
 from tests.support.burst import Outcome
@@ -50,11 +50,31 @@ def bad_outcomes(outcomes: Iterable[Outcome], excused: Iterable[str] = ()) -> It
 
 def without_one_end(facts: Iterable[dict[str, Any]], outcomes: Iterable[Outcome]) -> Iterator[str]:
     """Find requests of which the facts do not say exactly one end."""
-    events = {fact["event"]["id"]: fact["event"] for fact in facts}.values()  # a fact that was sent again counts once
-    ends = Counter(event["data"]["request"] for event in events if event["type"] in TERMINAL)
+    ends = ends_of(facts, ())
     for outcome in outcomes:
         if outcome.request and ends[outcome.request] != 1:
             yield f"{outcome.ask.mark} ({outcome.request}) has {ends[outcome.request]} ends in the facts"
+
+
+def accepted(facts: Iterable[dict[str, Any]], owner: str) -> set[str]:
+    """Return the requests that `owner` says it took."""
+    taken = {"queue.held", "queue.started"}
+    return {
+        fact["event"]["data"]["request"]
+        for fact in facts
+        if fact["event"]["producer"] == owner and fact["event"]["type"] in taken
+    }
+
+
+def ends_of(facts: Iterable[dict[str, Any]], commits: Iterable[Commit]) -> Counter[str]:
+    """Return how often each request came to an end: by a fact, or by the master's word that its owner is gone.
+
+    A fact that was sent again counts once.
+    """
+    events = {fact["event"]["id"]: fact["event"] for fact in facts}.values()
+    ends = Counter(event["data"]["request"] for event in events if event["type"] in TERMINAL)
+    ends.update(d.request for commit in commits for d in commit.decisions if isinstance(d, RequestOrphaned))
+    return ends
 
 
 class Decided(msgspec.Struct, frozen=True, order=True):
