@@ -231,9 +231,21 @@ def _add_streams(add: Add) -> None:
             "verify",
             "audit",
             "decide everything again and compare, bit for bit",
-            examples=["leaseway audit verify"],
+            examples=["leaseway audit verify", "leaseway audit verify --from history.jsonl.gz"],
         )
     )
+    verify.add_argument("--from", dest="copy", type=Path, metavar="FILE", help="read an exported copy, not the bus")
+    exported = _json(
+        _command(
+            audit,
+            "export",
+            "audit",
+            "copy facts, control events and commits to a file, each with a checksum",
+            examples=["leaseway audit export history.jsonl.gz"],
+        )
+    )
+    exported.add_argument("file", type=Path, metavar="FILE", help="the file; compressed if it ends in .gz")
+    exported.set_defaults(action="export")
     verify.set_defaults(action="verify")
 
 

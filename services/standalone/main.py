@@ -94,10 +94,10 @@ class Standalone:
                     group.create_task(self._keep_one(child))
 
     async def stop(self, *, grace_s: float) -> None:
-        """Stop everything in reverse order of start; each stage has `grace_s` to drain."""
+        """Stop everything in reverse order of start; each stage has `grace_s` to drain. May be called again if cancelled."""
         while self._started:
-            children = self._started.pop()
-            await asyncio.gather(*(child.stop(grace_s) for child in children))
+            await asyncio.gather(*(child.stop(grace_s) for child in self._started[-1]))
+            self._started.pop()
 
     def pids(self) -> dict[str, int]:
         """Return the process id of every child that runs, by name."""
@@ -199,7 +199,11 @@ async def running(
         keeper.cancel()
         await asyncio.gather(keeper, return_exceptions=True)
         progress("stopping")
-        await standalone.stop(grace_s=grace_s)
+        try:
+            await standalone.stop(grace_s=grace_s)
+        except asyncio.CancelledError:  # asked again, while it drained
+            await standalone.stop(grace_s=0)
+            raise
 
 
 async def _start_or_stop(standalone: Standalone, progress: Progress, stop: asyncio.Event) -> None:

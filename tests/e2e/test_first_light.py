@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.support.burst import Ask, Outcome, burst
@@ -32,10 +33,7 @@ async def test_a_newcomer_gets_from_up_to_a_lease_and_its_reason_by_commands_alo
 
         lent = await lent_by_a_burst(running)
         await says_why(running, lent)
-        told = await running.cli("audit", "verify")
-        assert told.code == 0, told
-        assert told.out.startswith("audit verify: ")
-        assert told.out.endswith(" commits, 0 differences\n")
+        await can_be_verified(running, tmp_path / "history.jsonl")
 
 
 async def looks_well(running: Cluster) -> None:
@@ -92,3 +90,22 @@ async def says_why(running: Cluster, lent: set[str]) -> None:
     assert grants
     assert all(row["job_us"] > 0 and row["slots"] > 0 and row["reason"] and row["source"] for row in grants)
     assert any(row["kind"] == "plan" and row["outcome"] == "granted" and row["gain_us"] > 0 for row in log)
+
+
+async def can_be_verified(running: Cluster, copy: Path) -> None:
+    """Verify finds nothing, here or in an exported copy; in a copy with one other byte it names the place."""
+    told = await running.cli("audit", "verify")
+    assert told.code == 0, told
+    assert told.out.startswith("audit verify: ")
+    assert told.out.endswith(" commits, 0 differences\n")
+
+    assert (await running.cli("audit", "export", str(copy))).code == 0
+    assert (await running.cli("audit", "verify", "--from", str(copy))).code == 0
+    lines = copy.read_bytes().splitlines(keepends=True)
+    at = next(at for at, line in enumerate(lines) if b'"LW_EVENTS"' in line and b".held" in line)
+    seq = msgspec.json.decode(lines[at])["seq"]
+    lines[at] = lines[at].replace(b".held", b".help")
+    copy.write_bytes(b"".join(lines))
+    told = await running.cli("audit", "verify", "--from", str(copy))
+    assert told.code == 1, told
+    assert f"difference at LW_EVENTS {seq}: its bytes are not those exported" in told.err
