@@ -21,7 +21,7 @@ EXPIRES_S: Final = 5.0
 SILENCE_S: Final = EXPIRES_S + 2.0
 PER_PULL: Final = 256
 WAITING_MAX: Final = 10_000
-"""Core messages that wait for the reader; beyond it the oldest are dropped: the durable brings them again."""
+"""Core messages that wait for the reader; more are dropped: the durable brings them."""
 _PAUSE_S: Final = 0.25
 
 
