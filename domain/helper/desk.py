@@ -153,7 +153,8 @@ class HelperDesk:
 
     def engine_died(self, request: RequestId, left: Left, out: list[Output]) -> None:
         """The engine died with `request` inside."""
-        out.append(CancelEngine(request=request))
+        if not self._running[request].gone:  # else it is cancelled already
+            out.append(CancelEngine(request=request))
         self.finished(request, EngineResult(status=0, complete=False), left, out)
 
     def snapshot(self, now_us: int) -> tuple[OpenRequest, ...]:

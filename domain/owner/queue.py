@@ -147,7 +147,8 @@ class OwnerQueue:
 
     def engine_died(self, request: RequestId, left: Left, now_us: int, out: list[Output]) -> None:
         """The engine died with `request` inside. It does not run again: it may be what killed the engine."""
-        out.append(CancelEngine(request=request))
+        if not self._requests[request].gone:  # else it is cancelled already
+            out.append(CancelEngine(request=request))
         self.engine_finished(request, EngineResult(status=0, complete=False), left, now_us, out)
 
     # -- lending ----------------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from domain.events import (
     RelayRefused,
     Started,
 )
-from domain.ids import LeaseId
+from domain.ids import LeaseId, RequestId
 from domain.inputs import EngineResult, LendFailure, LendResult
 from domain.runtime import ModelRuntime
 from tests.unit.machine_rig import BACK_LINK, LINK, OTHER_LINK, SECOND, TTL, cleared, lease, new, offer, rid, runtime
@@ -69,6 +69,8 @@ class World:
         self.bodies: set[str] = set()
         self.behind: dict[str, int] = {}
         self.waited: set[str] = set()
+        self.cancelled: set[str] = set()
+        """Told to leave the engine."""
         self.held_fold: dict[str, bool] = {}
         self.engine_fold: set[str] = set()
         self.lent_fold: dict[str, str] = {}
@@ -117,17 +119,21 @@ class World:
                 assert request not in self.lends, "runs at a helper already"
                 assert self.engine_usable
                 self.engine[request] = action.borrowed
+                self.cancelled.discard(request)
                 assert len(self.engine) <= self.limit, "over the depth"
             case Lend():
                 assert request in self.open
                 assert request not in self.engine
                 assert request not in self.lends
                 assert action.remaining_us > 0
+                assert not self.engine_usable or len(self.engine) >= self.limit, "lent while the engine had room"
                 self.lends[request] = action
             case CancelLend():
                 del self.lends[request]
             case CancelEngine():
                 assert request in self.engine
+                assert request not in self.cancelled, "cancelled twice"
+                self.cancelled.add(request)
             case AcceptBorrow():
                 self.bodies.add(request)
             case RefuseBorrow():
@@ -201,6 +207,7 @@ class World:
                 self.bodies.discard(fact.request)
             case BorrowFinished():
                 assert self.desk_fold.pop(fact.request) == "running"
+                assert not (fact.ok and fact.request in self.cancelled), "an answer for nobody teaches"
 
 
 class RuntimeMachine(RuleBasedStateMachine):
@@ -246,6 +253,8 @@ class RuntimeMachine(RuleBasedStateMachine):
         world.behind[request] = sum(world.engine.values())
         arrival = new(self.numbers, streaming=streaming, replayable=replayable, lendable=lendable)
         self.call("submit", arrival)
+        if request not in world.ended:
+            assert "waiting" not in world.desk_fold.values(), "own work came and did not get the place"
 
     @precondition(lambda self: self.world.open)
     @rule(data=st.data())
@@ -317,12 +326,14 @@ class RuntimeMachine(RuleBasedStateMachine):
         event = cleared(link, name) if clear else lease(link=link, slots=slots, name=name, job_us=job_us)
         sent_us = None if age_us is None else world.now_us - age_us
         newest = self.world.newest.get(link)
-        if link in world.owner_links and (newest is None or order > newest):
+        stale = link in world.owner_links and newest is not None and order <= newest
+        if link in world.owner_links and not stale:
             self.world.newest[link] = order
             world.leases.pop(link, None)
             if not clear and sent_us is not None and sent_us + TTL > world.now_us:
                 world.leases[link] = (event, order, sent_us + TTL)
-        self.call("take_lease", event, order, sent_us)
+        outputs = self.call("take_lease", event, order, sent_us)
+        assert outputs == [] or not stale
 
     # -- helpers
 
@@ -346,12 +357,21 @@ class RuntimeMachine(RuleBasedStateMachine):
             "clean": ("lend_failed", (LendFailure(reason="helper_failed", may_have_run=False),)),
         }
         name, more = args[kind]
-        self.call(name, lend.request, lend.lease, *more)
+        may_run_again = self.made.may_run_again(lend.request)
+        outputs = self.call(name, lend.request, lend.lease, *more)
+        assert (lend.request in self.world.ended) == (
+            kind in {"answered", "sent"} or (kind == "failed" and not may_run_again)
+        )
+        if kind in {"returned", "busy", "refused", "failed", "sent", "clean"}:
+            assert not any(output.link == lend.link for output in outputs if isinstance(output, Lent)), (
+                "asked again at once"
+            )
 
     @rule(number=st.integers(1, 30), kind=st.sampled_from(["engine", "answered", "busy", "failed", "gone", "body"]))
     def echo(self, number, kind):
         """Something late or doubled about a request that is not in the state that it speaks of."""
         world, request, lease_id = self.world, rid(number), LeaseId("old")
+        request = RequestId(max(world.lends, default=request)) if number % 2 else request
         match kind:
             case "engine" if request not in world.engine:
                 outputs = self.call("engine_finished", request, EngineResult())
@@ -373,14 +393,16 @@ class RuntimeMachine(RuleBasedStateMachine):
 
     # -- owners that lend to us
 
-    @rule(live=st.booleans(), slots=st.integers(1, 3), again=st.booleans())
+    @rule(live=OFTEN, slots=st.integers(1, 3), again=st.sampled_from([False, False, True]))
     def borrow(self, live, slots, again):
         if again and self.world.desk_fold:
             number = int(min(self.world.desk_fold)[1:])
         else:
             self.numbers += 1
             number = self.numbers
-        self.call("borrow", offer(number, slots=slots, lease_live=live))
+        before = len(self.world.desk_fold)
+        outputs = self.call("borrow", offer(number, slots=slots, lease_live=live))
+        assert before < slots or not any(isinstance(output, BorrowAccepted) for output in outputs)
 
     @precondition(lambda self: self.world.bodies)
     @rule(data=st.data())
