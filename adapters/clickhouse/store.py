@@ -34,7 +34,8 @@ class Store:
         """Where it is, without secrets."""
         self._writer = writer
         self._writing = threading.Lock()
-        self._contexts: dict[str, Any] = {}
+        self._types: dict[str, Any] = {}
+        """Types of a table's columns, so that each insert needs not ask."""
         self._readers: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._clients = (writer, *readers)
         for reader in readers:
@@ -61,23 +62,22 @@ class Store:
             StoreError: it was refused, or (StoreAwayError) whether it was taken is unknown.
         """
         with self._writing, _translated(self.shown):
-            try:
-                context = self._contexts.get(table)
-                if context is None:
-                    context = self._writer.create_insert_context(table, column_names=list(columns))
-                    self._contexts[table] = context
-                self._writer.insert(
-                    data=rows,
-                    context=context,
-                    settings={
-                        "insert_deduplication_token": token,
-                        # off on servers before 26: a view's target would count a repeated insert twice
-                        "deduplicate_blocks_in_dependent_materialized_views": 1,
-                    },
-                )
-            except BaseException:
-                self._contexts.clear()  # a context may hold half of what failed
-                raise
+            types = self._types.get(table)
+            if types is None:
+                types = self._writer.create_insert_context(table, column_names=list(columns)).column_types
+                self._types[table] = types
+            # not through a kept insert context: the driver then leaves `settings` out, without a word
+            self._writer.insert(
+                table,
+                rows,
+                column_names=list(columns),
+                column_types=types,
+                settings={
+                    "insert_deduplication_token": token,
+                    # off on servers before 26: a view's target would count a repeated insert twice
+                    "deduplicate_blocks_in_dependent_materialized_views": 1,
+                },
+            )
 
     def query(
         self, statement: str, parameters: Parameters | None = None, *, raw: Sequence[str] = ()

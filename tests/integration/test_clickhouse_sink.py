@@ -41,6 +41,12 @@ def some_rows(first: int, last: int, *, at_ns: int = NOON_NS) -> Rows:
     return project(EVENTS, 1, messages, Context(router="test")).rows
 
 
+def stop_merges(store: Store) -> None:
+    """Let no merge hide a repetition."""
+    for table in TABLES:
+        store.command(f"SYSTEM STOP MERGES {table}")
+
+
 def count(store: Store, table: str) -> int:
     """Return how many rows are stored, repetitions that are not merged yet included."""
     return int(store.query(f"SELECT count() AS n FROM {table}")[0]["n"])
@@ -56,6 +62,7 @@ def parts_of(store: Store, table: str) -> list[tuple[str, int]]:
 
 
 def test_a_batch_that_is_inserted_twice_is_there_once(store: Store):
+    stop_merges(store)
     rows = some_rows(1, 50)
     a_sink(store).write(EVENTS, 1, rows)
     forgetful = Sink(store, {table: column_names(table) for table in RETAINED}, last_table=LAST_TABLE)
@@ -64,7 +71,17 @@ def test_a_batch_that_is_inserted_twice_is_there_once(store: Store):
     assert (count(store, "events"), count(store, "decisions")) == (50, 50)
 
 
+def test_the_token_of_an_insert_decides_whether_it_is_a_repetition(store: Store):
+    stop_merges(store)
+    row = (EVENTS, 1, 5, 6, 7)
+    columns = ("stream", "epoch", "first_seq", "last_seq", "seen_ns")
+    for token, seen in (("a", 1), ("a", 1), ("b", 2), ("a", 2)):
+        store.insert("gaps", columns, [row], token=token)
+        assert count(store, "gaps") == seen, token
+
+
 def test_rows_that_a_table_holds_already_are_not_sent_again_whatever_the_batches(store: Store):
+    stop_merges(store)
     rows = some_rows(1, 50)
     ahead = a_sink(store)
     ahead.write(EVENTS, 1, {"decisions": rows["decisions"]})  # killed before `events`: the checkpoint has not moved
@@ -84,7 +101,7 @@ def test_the_checkpoint_is_the_table_that_is_written_last(store: Store):
 
 
 def test_a_batch_over_midnight_is_one_insert_for_each_day(store: Store):
-    store.command("SYSTEM STOP MERGES events")
+    stop_merges(store)
     midnight_ns = NOON_NS + DAY_NS // 2
     teller = Teller("n1")
     messages = [teller.tells(lent(seq), seq, at_ns=midnight_ns + (seq - 5)) for seq in range(1, 11)]
@@ -101,7 +118,7 @@ def test_a_clock_that_steps_back_over_midnight_still_gives_inserts_in_order_of_s
 
 
 def test_the_rows_of_one_insert_are_one_part_even_when_they_are_large(store: Store):
-    store.command("SYSTEM STOP MERGES events")
+    stop_merges(store)
     ledger = Ledger()
     verdicts = [verdict(code="x" * 60) for _ in range(16)]
     messages = [ledger.commits(*[plan(*verdicts) for _ in range(60)], at_ns=NOON_NS + n) for n in range(60)]

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.real
 ROOT = Path(__file__).parents[2]
 DAY = SystemClock().wall_us() * 1000 // DAY_NS - 1
 SEED = os.environ.get("LW_SEED") or str(random.SystemRandom().randrange(10**6))
-INSERTS = 24
+INSERTS = 96
 """About as many as an undisturbed run needs."""
 
 

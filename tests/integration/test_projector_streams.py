@@ -72,21 +72,21 @@ async def test_a_quiet_cluster_whose_rows_were_dropped_by_age_is_not_read_again(
     assert counts(store, "events", EVENTS) == (1, 1)
 
 
-async def test_a_stream_that_was_made_anew_is_another_epoch_and_nothing_of_it_is_skipped(database: OpenStore):
-    teller = Teller("n1")
+@pytest.mark.parametrize("dropped", [False, True])
+async def test_a_stream_that_was_made_anew_is_another_epoch_and_nothing_of_it_is_skipped(
+    database: OpenStore, dropped: bool
+):
+    teller, store = Teller("n1"), database()
     for made in (1, 2):
         bus = Bus()
         await bus.tell(teller, *(lent(number) for number in range(10 * made)))
         async with running(a_projector(bus, database)) as projector:
             await caught_up(projector, await bus.ends())
             assert projector.progress[EVENTS].epoch == made
-    assert counts(database(), "events", EVENTS) == (30, 30)
-    assert database().query(
-        "SELECT epoch, count() AS n FROM events WHERE stream = 'LW_EVENTS' GROUP BY 1 ORDER BY 1"
-    ) == [
-        {"epoch": 1, "n": 10},
-        {"epoch": 2, "n": 20},
-    ]
+        if dropped and made == 1:
+            store.command("TRUNCATE TABLE events")  # by age: no stamp is left to compare
+    found = store.query("SELECT epoch, count() AS n FROM events WHERE stream = 'LW_EVENTS' GROUP BY 1 ORDER BY 1")
+    assert found == [{"epoch": 1, "n": 10}, {"epoch": 2, "n": 20}][dropped:]
 
 
 @pytest.mark.parametrize("told_again", [3, 20])
