@@ -25,6 +25,7 @@ from services.gateway.main import run as run_gateway
 from services.node.main import run as run_node
 from tests.support.nats import provisioned_server
 from tests.support.stub import compiled, free_port, listening, stub_engine
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 LOAD = Path(__file__).parent / "load.c"
@@ -90,14 +91,16 @@ async def part(kind: str, **options: str) -> AsyncIterator[tuple[int, asyncio.su
 
 async def until_served(port: int) -> None:
     """Return once the part answers a request."""
-    async with asyncio.timeout(30), aiohttp.ClientSession() as client:
-        while True:
-            with contextlib.suppress(aiohttp.ClientError):
-                headers = {"Content-Type": "application/json"}
-                async with client.post(f"http://127.0.0.1:{port}{PATH}", data=BODY, headers=headers) as got:
-                    if got.status == 200:
-                        return
-            await asyncio.sleep(0.05)
+
+    async def served() -> bool:
+        with contextlib.suppress(aiohttp.ClientError):
+            headers = {"Content-Type": "application/json"}
+            async with client.post(f"http://127.0.0.1:{port}{PATH}", data=BODY, headers=headers) as got:
+                return got.status == 200
+        return False
+
+    async with aiohttp.ClientSession() as client:
+        await until("the part to serve", served, timeout_s=30)
 
 
 def cpu_us(pid: int | None) -> int:
