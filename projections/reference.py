@@ -1,6 +1,4 @@
-"""docs/reference/tables.md, made from the tables: `python -m projections.reference > docs/reference/tables.md`."""
-
-import sys
+"""docs/reference/tables.md, made from the tables; `python docs/reference/tables.py` writes it."""
 
 from projections.decision_log import KINDS
 from projections.tables import TABLES, Table
@@ -9,8 +7,7 @@ _HEAD = """\
 # Tables
 
 What the projector keeps in ClickHouse (embedded, or the server that `clickhouse.dsn` names; database `leaseway`). This page
-is made from the migrations in `projections/tables.py`: change them, then run
-`python -m projections.reference > docs/reference/tables.md`.
+is made from the migrations in `projections/tables.py`: change them, then run `python docs/reference/tables.py`.
 
 Rows are keyed by their place in their stream, so that inserting one again changes nothing; ClickHouse merges repetitions
 away some time later. To be exact at any time, read `FROM decisions FINAL`, or count `uniqExact(stream, epoch, seq, item)`.
@@ -37,7 +34,3 @@ def _section(table: Table) -> str:
 
 def _about(about: str, default: str) -> str:
     return f"{about} (default {default})" if default else about
-
-
-if __name__ == "__main__":
-    sys.stdout.write(reference())

@@ -24,9 +24,7 @@ def test_migrations_are_numbered_without_gaps_and_the_newest_is_the_schema_versi
 
 def test_the_reference_of_the_tables_is_current():
     page = ROOT / "docs" / "reference" / "tables.md"
-    assert page.read_text(encoding="utf-8") == reference(), (
-        "run python -m projections.reference > docs/reference/tables.md"
-    )
+    assert page.read_text(encoding="utf-8") == reference(), "run python docs/reference/tables.py"
 
 
 def test_every_column_line_of_every_statement_is_understood():
