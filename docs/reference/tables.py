@@ -1,3 +1,4 @@
+# ruff: noqa: INP001  (a script beside what it writes, not a package)
 """Writes tables.md beside this file: `python docs/reference/tables.py`."""
 
 from pathlib import Path
