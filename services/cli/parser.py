@@ -321,10 +321,20 @@ def _add_provision(add: Add) -> None:
         "provision",
         "provision",
         "make keys, streams and consumers; enrol a node",
-        examples=["leaseway provision", "leaseway provision --node attic --url http://10.0.0.7:8100"],
+        examples=[
+            "leaseway provision",
+            "leaseway provision --node attic --url http://10.0.0.7:8100",
+            "leaseway provision --new-generation --reason restored-from-a-backup",
+        ],
         more="Safe to run again: what is there stays. The node's credentials are DIR/keys/<node>.json; bring them there.",
     )
     provision.add_argument("--node", default="", metavar="ID", help="enrol this node")
+    provision.add_argument(
+        "--new-generation",
+        action="store_true",
+        help="begin a new history of the ledger after looking at why it is in doubt",
+    )
+    provision.add_argument("--reason", default="", metavar="TEXT", help="why; it stands in the first commit")
     provision.add_argument("--url", default="", metavar="URL", help="how the other nodes reach it")
 
 

@@ -60,29 +60,39 @@ def here(parsed: argparse.Namespace) -> Here:
     return Here(config, read_endpoints(config.data))
 
 
-async def get(place: Here, who: str, url: str, path: str, query: dict[str, str] | None = None) -> Any:
-    """Return the JSON that `who` answers at `url` + `path`.
+async def fetch(place: Here, who: str, url: str, path: str, query: dict[str, str] | None = None) -> tuple[int, Any]:
+    """Return (status, JSON) of what `who` answers at `url` + `path`.
 
     Raises:
-        UnreachableError: it does not answer, or says that it cannot now.
-        BadConfigError: it refuses the question.
+        UnreachableError: it does not answer, or with something that is not JSON.
     """
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
     try:
         async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url + path, params=query) as answer:
-            text = await answer.text()
+            return answer.status, json.loads(await answer.text())
     except (aiohttp.ClientError, TimeoutError, OSError):
         raise UnreachableError(f"{who} {url}: cannot be reached; {place.start_hint()}") from None
-    if answer.status >= 500:
-        raise UnreachableError(f"{who} {url}: answers {answer.status} to {path}: {text[:200]}")
-    if answer.status >= 400:
-        raise BadConfigError(f"{who} {url}: refuses {path}: {text[:200]}")
-    try:
-        return json.loads(text)
     except ValueError:
         raise UnreachableError(
             f"{who} {url}: answers {path} with something that is not JSON; is it leaseway's?"
         ) from None
+
+
+async def get(place: Here, who: str, url: str, path: str, query: dict[str, str] | None = None) -> Any:
+    """Return the JSON of a good answer.
+
+    Raises:
+        UnreachableError: `who` does not answer, or says that it cannot now.
+        BadConfigError: it refuses the question.
+    """
+    status, said = await fetch(place, who, url, path, query)
+    if status >= 400:
+        error = said.get("error") if isinstance(said, dict) else None
+        why = error.get("message", said) if isinstance(error, dict) else said
+        raise (UnreachableError if status >= 500 else BadConfigError)(
+            f"{who} {url}: answers {status}: {str(why)[:300]}"
+        )
+    return said
 
 
 async def master_state(place: Here) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import asyncio
 from typing import Any
 
 from domain.errors import UnreachableError
-from services.cli.reach import Here, get, here, master_state
+from services.cli.reach import Here, fetch, here, master_state
 from services.cli.show import Output, Row, note
 from services.lifecycle import EXIT_FAILED, EXIT_OK
 
@@ -26,8 +26,14 @@ async def _status(place: Here, out: Output) -> int:
             f"nothing answers, neither master {at.master} nor nats-server {at.nats}; {place.start_hint()}"
         )
     out.rows("Processes", rows, {"process": "process", "url": "url", "state": "state", "said": "says"})
-    if any(row["process"] == "master" and row["well"] for row in rows):
+    master = next(row for row in rows if row["process"] == "master")
+    if master["well"]:
         await _say_master(place, out)
+    elif master["state"] == "safe_mode":
+        note(
+            "the master grants nothing, since stored history is in doubt: look at what it says; to go on without what is lost,"
+        )
+        note("`leaseway provision --new-generation --reason TEXT` begins a new history and keeps the old one")
     else:
         note(
             "the master does not answer: no new leases, every node serves its own requests; `leaseway nodes` reads NATS"
@@ -37,23 +43,21 @@ async def _status(place: Here, out: Output) -> int:
 
 async def _health(place: Here, name: str, url: str, path: str) -> Row:
     try:
-        said = await get(place, name, url, path)
+        status, said = await fetch(place, name, url, path)
     except UnreachableError as error:
-        silent = "cannot be reached" in str(error)
-        return {
-            "process": name,
-            "url": url,
-            "well": False,
-            "state": "silent" if silent else "unwell",
-            "said": str(error),
-        }
-    return {"process": name, "url": url, "well": True, "state": "well", "said": _brief(said)}
+        return {"process": name, "url": url, "well": False, "state": "silent", "said": str(error)}
+    state = str(said.get("status", "ok")) if isinstance(said, dict) else "ok"
+    return {"process": name, "url": url, "well": status == 200, "state": state, "said": _brief(said)}
 
 
 def _brief(said: Any) -> str:
     if not isinstance(said, dict):
         return ""
-    return " ".join(f"{key}={value}" for key, value in said.items() if isinstance(value, str | int | bool))[:120]
+    return " ".join(
+        f"{key}={value}"
+        for key, value in said.items()
+        if isinstance(value, str | int) and value != "" and key != "status"
+    )[:200]
 
 
 async def _say_master(place: Here, out: Output) -> None:

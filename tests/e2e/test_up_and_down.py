@@ -93,3 +93,42 @@ async def test_a_second_signal_does_not_wait_for_the_drain_and_leaves_nothing_be
         # 0 if the drain, which has nothing to wait for, was over first
         assert await asyncio.wait_for(process.wait(), 30) in {0, 128 + signal.SIGTERM}
         assert living(family) == []
+
+
+async def cli(folder: Path, *arguments: str) -> tuple[int, str, str]:
+    """Return (exit code, standard output, standard error) of a command on `folder`'s data."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "services.cli", *arguments, "--data", str(folder / "data")),
+        cwd=folder,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await asyncio.wait_for(process.communicate(), 60)
+    return process.returncode or 0, out.decode(), err.decode()
+
+
+async def test_a_lost_tail_is_said_and_an_operator_goes_on_by_one_command(tmp_path: Path):
+    async with up(tmp_path) as process:
+        process.terminate()
+        assert await asyncio.wait_for(process.wait(), 30) == 0
+    checkpoint = tmp_path / "data" / "checkpoint.json"
+    seen = json.loads(checkpoint.read_text())
+    checkpoint.write_text(json.dumps({**seen, "version": seen["version"] + 5}))
+    async with up(tmp_path):
+        code, out, err = await cli(tmp_path, "status")
+        assert code == 1
+        assert f"but the data directory has seen version {seen['version'] + 5}" in out
+        assert "--new-generation" in err
+        code, _, err = await cli(tmp_path, "provision", "--new-generation")
+        assert (code, err.count("\n")) == (2, 1), "a reason must be given"
+        code, out, err = await cli(
+            tmp_path, "provision", "--new-generation", "--reason", "the tail was lost, we looked"
+        )
+        assert code == 0, err
+        assert out.startswith("generation 0002")
+        await until("the master to go on", lambda: is_well(tmp_path), timeout_s=20, every_s=0.2)
+        assert (await cli(tmp_path, "audit", "verify"))[0] == 0
+
+
+async def is_well(folder: Path) -> bool:
+    return (await cli(folder, "status"))[0] == 0
