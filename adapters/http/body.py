@@ -4,7 +4,9 @@ The original bytes stay what they are: engines get them as the client sent them,
 """
 
 import asyncio
+import contextlib
 import re
+from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import msgspec
@@ -68,6 +70,35 @@ def check_headers(request: web.BaseRequest, limit_bytes: int) -> None:
         )
     if (request.content_length or 0) > limit_bytes:
         raise _too_large(limit_bytes)
+
+
+class BodyReader:
+    """Reads the bodies of one process, all of them together within a bound, those that are still on their way included."""
+
+    def __init__(self, limit_bytes: int, all_bytes: int, clock: Clock) -> None:
+        """Let one body have `limit_bytes`, and all that are here at once `all_bytes`."""
+        self.limit_bytes, self._all_bytes, self._clock = limit_bytes, all_bytes, clock
+        self._used_bytes = 0
+
+    @contextlib.asynccontextmanager
+    async def reading(self, request: web.BaseRequest) -> AsyncIterator[bytes]:
+        """Give the body for as long as the block keeps it.
+
+        Raises:
+            ApiError: 413, 415, 408, 400, or 503 when there is no room for it now.
+        """
+        check_headers(request, self.limit_bytes)
+        reserved = request.content_length if request.content_length is not None else self.limit_bytes
+        if self._used_bytes + reserved > self._all_bytes:
+            raise ApiError("queue_full", f"bodies of requests fill {self._all_bytes} bytes already", close=True)
+        self._used_bytes += reserved
+        try:
+            body = await read_bytes(request, self.limit_bytes, self._clock)
+            self._used_bytes += len(body) - reserved
+            reserved = len(body)
+            yield body
+        finally:
+            self._used_bytes -= reserved
 
 
 async def read_bytes(request: web.BaseRequest, limit_bytes: int, clock: Clock) -> bytes:

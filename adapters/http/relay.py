@@ -17,8 +17,6 @@ from domain.ids import ModelId
 
 ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 EVENT_STREAM: Final = "text/event-stream"
-KEEP_ALIVE_S: Final = 10.0
-"""Silence after which a stream's client gets a comment; proxies on the way cut after 60 s, and 15 s is promised."""
 
 
 class Source(Protocol):
@@ -41,6 +39,15 @@ class Source(Protocol):
         ...
 
 
+class Pace(msgspec.Struct, frozen=True, kw_only=True):
+    """How patient a stream is, in seconds."""
+
+    comment_s: float = 10.0
+    """Silence after which its client gets a comment; proxies on the way cut after 60 s, and 15 s is promised."""
+    stall_s: float = 60.0
+    """Time for a client to take what was written; one that takes nothing would hold an engine's slot for ever."""
+
+
 class Relayed(msgspec.Struct, frozen=True, kw_only=True):
     """An answer that was given whole."""
 
@@ -52,15 +59,17 @@ class Relayed(msgspec.Struct, frozen=True, kw_only=True):
 class ClientAnswer:
     """The answer to one request, from nothing sent to its end."""
 
-    def __init__(self, call: Call, served_by: str, *, keep_alive_s: float = KEEP_ALIVE_S) -> None:
+    def __init__(self, call: Call, served_by: str, *, pace: Pace | None = None) -> None:
         """Begin with nothing sent; `served_by` is the node that answers unless another is named before."""
-        self._call, self.served_by, self._keep_alive_s = call, served_by, keep_alive_s
+        self._call, self.served_by, self._pace = call, served_by, pace or Pace()
         self._stream: web.StreamResponse | None = None
         self._whole: web.Response | None = None
         self._beginning = asyncio.Lock()
         self._named = served_by
         self._loop = asyncio.get_running_loop()
         self._written_s = self._loop.time()
+        self._writing = False
+        self._comments = False
         self._timer: asyncio.TimerHandle | None = None
         self._comment: asyncio.Task[None] | None = None
         self.extra: dict[str, str] = {}
@@ -75,7 +84,8 @@ class ClientAnswer:
 
     def keep_alive(self) -> None:
         """Send a comment whenever the client has heard nothing for a while: for requests that asked for a stream."""
-        self._timer = self._loop.call_later(self._keep_alive_s, self._tick)
+        self._comments = True
+        self._arm(self._pace.comment_s)
 
     def result(self) -> web.StreamResponse:
         """Return the response for the server."""
@@ -90,8 +100,7 @@ class ClientAnswer:
         if self.served_by != self._named:
             self._named = self.served_by
             data = b": leaseway-served-by %b\n\n" % self.served_by.encode() + data
-        self._written_s = self._loop.time()
-        await stream.write(data)
+        await self._write(stream, data)
 
     async def whole(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
         """Give a whole answer; in a stream that has begun it becomes an event."""
@@ -155,21 +164,38 @@ class ClientAnswer:
                 stream = web.StreamResponse(headers={**headers, **self._own_headers()})
                 await stream.prepare(self._call.request)
                 self._stream = stream
+                if self._timer is None:
+                    self._arm(self._pace.stall_s)
             return self._stream
+
+    async def _write(self, stream: web.StreamResponse, data: bytes) -> None:
+        self._written_s = self._loop.time()
+        self._writing = True
+        try:
+            await stream.write(data)
+        finally:
+            self._writing = False
+
+    def _arm(self, after_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(after_s, self._tick)
 
     def _tick(self) -> None:
         silent_s = self._loop.time() - self._written_s
-        if silent_s >= self._keep_alive_s and (self._comment is None or self._comment.done()):
+        if self._writing and silent_s >= self._pace.stall_s:
+            self.cut()
+            return
+        if self._comments and not self._writing and silent_s >= self._pace.comment_s:
             self._comment = self._loop.create_task(self._say_waiting())
             silent_s = 0.0
-        self._timer = self._loop.call_later(self._keep_alive_s - min(silent_s, self._keep_alive_s), self._tick)
+        patience_s = self._pace.stall_s if self._writing or not self._comments else self._pace.comment_s
+        self._arm(max(patience_s - silent_s, patience_s / 10))
 
     async def _say_waiting(self) -> None:
         # events are written whole, so between two writes is always a border
         with contextlib.suppress(ConnectionError):
-            stream = await self._begin()
-            self._written_s = self._loop.time()
-            await stream.write(b": waiting\n\n")
+            await self._write(await self._begin(), b": waiting\n\n")
 
 
 async def relay(

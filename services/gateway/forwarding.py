@@ -7,7 +7,7 @@ from urllib.parse import unquote
 import msgspec
 from aiohttp import web
 
-from adapters.http.body import check_headers, parse, read_bytes
+from adapters.http.body import BodyReader, parse
 from adapters.http.errors import NOT_STARTED, ApiError
 from adapters.http.headers import to_engine
 from adapters.http.relay import ClientAnswer, relay
@@ -29,7 +29,8 @@ class Forwarder:
 
     def __init__(self, gateway: str, catalogue: Catalogue, limits: Limits, clock: Clock) -> None:
         """Serve what `catalogue` lists; `gateway` names this process in the answers that are its own."""
-        self._gateway, self._catalogue, self._limits, self._clock = gateway, catalogue, limits, clock
+        self._gateway, self._catalogue, self._limits = gateway, catalogue, limits
+        self._bodies = BodyReader(limits.body_bytes, limits.held_bytes, clock)
         self._upstreams: dict[str, Upstream] = {}
         self._in_progress: dict[NodeId, int] = {}
         self._turn = 0
@@ -86,16 +87,18 @@ class Forwarder:
     # -- work
 
     async def _complete(self, call: Call) -> web.StreamResponse:
-        check_headers(call.request, self._limits.body_bytes)
-        body = await read_bytes(call.request, self._limits.body_bytes, self._clock)
-        model = parse(body).model
-        if not self._catalogue.knows(model):
-            raise _unknown(model)
-        client = ClientAnswer(call, self._gateway)
-        headers = {**to_engine(call.request.headers), "x-request-id": call.client_id or call.id}
-        await self._try_nodes(model, call.path, body, headers, client)
-        await client.end()
-        return client.result()
+        async with self._bodies.reading(call.request) as body:
+            model = parse(body).model
+            if not self._catalogue.knows(model):
+                raise _unknown(model)
+            client = ClientAnswer(call, self._gateway)
+            headers = {**to_engine(call.request.headers), "x-request-id": call.client_id or call.id}
+            try:
+                await self._try_nodes(model, call.path, body, headers, client)
+                await client.end()
+            finally:
+                client.stop()
+            return client.result()
 
     async def _try_nodes(
         self, model: ModelId, path: str, body: bytes, headers: Mapping[str, str], client: ClientAnswer

@@ -1,6 +1,7 @@
 """The helper's side of a lend: checks who asks and under which lease before it says 100, then serves it as its own engine can."""
 
 import asyncio
+import contextlib
 import hmac
 import logging
 from collections.abc import Mapping
@@ -9,7 +10,7 @@ from typing import Final
 from aiohttp import web
 
 from adapters.decisions import DecisionReader
-from adapters.http.body import ReadRequest, check_headers, parse, read_bytes
+from adapters.http.body import BodyReader, ReadRequest, check_headers, parse
 from adapters.http.errors import ApiError
 from adapters.http.headers import to_engine
 from adapters.http.relay import ClientAnswer
@@ -19,7 +20,6 @@ from domain.control.view import ControlView
 from domain.ids import ModelId, NodeId
 from domain.inputs import BorrowOffer, EngineResult
 from domain.ports import Clock
-from services.config import Limits
 from services.node import lend_head
 from services.node.grants import LeaseCopies
 from services.node.ingress import PATHS
@@ -41,12 +41,12 @@ class Desk:
         view: ControlView,
         reader: DecisionReader,
         copies: LeaseCopies,
-        limits: Limits,
+        bodies: BodyReader,
         clock: Clock,
     ) -> None:
         """Believe the roster in `view` for owners' keys, and `reader` for the master's word."""
         self._node, self._models, self._view = node, models, view
-        self._reader, self._copies, self._limits, self._clock = reader, copies, limits, clock
+        self._reader, self._copies, self._bodies, self._clock = reader, copies, bodies, clock
 
     async def serve(self, call: Call) -> web.StreamResponse:
         """Answer one lend; every answer says in a header how it is meant."""
@@ -92,7 +92,7 @@ class Desk:
         headers = call.request.headers
         if headers.get("Expect", "").strip().lower() != "100-continue":
             raise ApiError("expectation_failed", "a lend must wait for 100 Continue before its body")
-        check_headers(call.request, self._limits.body_bytes)
+        check_headers(call.request, self._bodies.limit_bytes)
         try:
             head, encoded, signature, grant = lend_head.opened(headers)
         except BadLendError as error:
@@ -139,15 +139,22 @@ class Desk:
     async def _accepted(self, call: Call, head: LendHead, served: Served, ticket: Ticket, client: ClientAnswer) -> None:
         await call.request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         call.request.writer.output_size = 0  # aiohttp's own way to say that the answer has not begun
-        read: ReadRequest | None = None
-        try:
-            async with ticket.working():
-                read = await self._body(call, head)
-        except ApiError:
-            served.serving.borrower_gone(head.request)
-            raise
-        if read is not None:
-            served.serving.borrow_body(head.request)
+        async with contextlib.AsyncExitStack() as kept:
+            read: ReadRequest | None = None
+            try:
+                async with ticket.working():
+                    read = _checked_body(head, await kept.enter_async_context(self._bodies.reading(call.request)))
+            except ApiError:
+                served.serving.borrower_gone(head.request)
+                raise
+            if read is not None:
+                served.serving.borrow_body(head.request)
+            await self._follow(call, head, served, ticket, read, client)
+
+    async def _follow(
+        self, call: Call, head: LendHead, served: Served, ticket: Ticket, read: ReadRequest | None, client: ClientAnswer
+    ) -> None:
+        """Do what the machines say until the owner has been answered."""
         while True:
             action = await ticket.next()
             if isinstance(action, RefuseBorrow):
@@ -157,15 +164,6 @@ class Desk:
                 await self._run(call, head, served, ticket, read, client)
                 return
             assert isinstance(action, CancelEngine | Refuse), f"request {head.request}: {action} is not for a desk"
-
-    async def _body(self, call: Call, head: LendHead) -> ReadRequest:
-        body = await read_bytes(call.request, self._limits.body_bytes, self._clock)
-        if not hmac.compare_digest(lend_head.body_hash(body), head.body_sha256):
-            raise ApiError("invalid_body", "lend: the body is not the one that was signed")
-        read = parse(body)
-        if read.model != head.model:
-            raise ApiError("invalid_model", f"lend: the body must name {head.model[:256]!r}", param="model")
-        return read
 
     async def _run(
         self, call: Call, head: LendHead, served: Served, ticket: Ticket, read: ReadRequest, client: ClientAnswer
@@ -197,3 +195,12 @@ class Desk:
         client.extra[lend_head.REASON] = ticket.returned or action.code
         error = ApiError(action.code, f"node {self._node}: {action.code}", status=action.status, close=True)
         await client.fail(error)
+
+
+def _checked_body(head: LendHead, body: bytes) -> ReadRequest:
+    if not hmac.compare_digest(lend_head.body_hash(body), head.body_sha256):
+        raise ApiError("invalid_body", "lend: the body is not the one that was signed")
+    read = parse(body)
+    if read.model != head.model:
+        raise ApiError("invalid_model", f"lend: the body must name {head.model[:256]!r}", param="model")
+    return read

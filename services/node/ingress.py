@@ -8,17 +8,15 @@ from urllib.parse import unquote
 import msgspec
 from aiohttp import web
 
-from adapters.http.body import ReadRequest, check_headers, parse, read_bytes
+from adapters.http.body import BodyReader, ReadRequest, parse
 from adapters.http.errors import ApiError
 from adapters.http.headers import to_engine
-from adapters.http.relay import ClientAnswer
+from adapters.http.relay import ClientAnswer, Pace
 from adapters.http.server import Call
 from domain.actions import CancelEngine, CancelLend, Dispatch, Lend, Refuse
 from domain.errors import BadIdError
 from domain.ids import ModelId, NodeId, RequestId, model_id
 from domain.inputs import NewRequest
-from domain.ports import Clock
-from services.config import Limits
 from services.node.own_work import Served, Work, run_on_own_engine
 from services.node.serving import as_error
 from services.node.ticket import Ticket
@@ -48,14 +46,11 @@ class Lender(Protocol):
 class Ingress:
     """Handles clients' requests, one coroutine each, from the first byte to the last."""
 
-    def __init__(
-        self, node: NodeId, models: Mapping[ModelId, Served], lender: Lender, limits: Limits, clock: Clock
-    ) -> None:
+    def __init__(self, node: NodeId, models: Mapping[ModelId, Served], lender: Lender, bodies: BodyReader) -> None:
         """Serve `models`."""
-        self.node, self._models, self._lender, self._limits, self._clock = node, models, lender, limits, clock
-        self._buffered_bytes = 0
-        self.keep_alive_s: float | None = None
-        """Another silence after which a stream's client gets a comment, for tests."""
+        self.node, self._models, self._lender, self._bodies = node, models, lender, bodies
+        self.pace = Pace()
+        """How patient streams are; tests are less so."""
 
     async def serve(self, call: Call) -> web.StreamResponse:
         """Answer one request.
@@ -91,24 +86,18 @@ class Ingress:
     # -- work
 
     async def _complete(self, call: Call) -> web.StreamResponse:
-        check_headers(call.request, self._limits.body_bytes)
-        read = parse(await read_bytes(call.request, self._limits.body_bytes, self._clock))
-        served = self._models.get(read.model)
-        if served is None:
-            raise _unknown(read.model)
-        if self._buffered_bytes + len(read.body) > self._limits.held_bytes:
-            raise ApiError(
-                "queue_full", f"node {self.node}: bodies of held requests fill {self._limits.held_bytes} bytes"
-            )
-        self._buffered_bytes += len(read.body)
-        client = ClientAnswer(call, self.node, **({"keep_alive_s": self.keep_alive_s} if self.keep_alive_s else {}))
-        try:
-            await self._answer(call, served, read, client)
-            await client.end()
-        finally:
-            client.stop()
-            self._buffered_bytes -= len(read.body)
-        return client.result()
+        async with self._bodies.reading(call.request) as body:
+            read = parse(body)
+            served = self._models.get(read.model)
+            if served is None:
+                raise _unknown(read.model)
+            client = ClientAnswer(call, self.node, pace=self.pace)
+            try:
+                await self._answer(call, served, read, client)
+                await client.end()
+            finally:
+                client.stop()
+            return client.result()
 
     async def _answer(self, call: Call, served: Served, read: ReadRequest, client: ClientAnswer) -> None:
         new = describe(call.id, read)

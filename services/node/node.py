@@ -9,6 +9,7 @@ import msgspec
 from aiohttp import web
 
 from adapters.decisions import DecisionReader, SignedDecision
+from adapters.http.body import BodyReader
 from adapters.http.errors import ApiError
 from adapters.http.server import Call, Deadlines, HttpServer
 from adapters.keys import Credentials, Signer
@@ -61,8 +62,9 @@ class Node:
         limits = config.http.limits
         self.models = {ModelId(model.id): self._served(model) for model in config.node.models}
         self.lender = HttpLender(self.id, Signer(credentials.nkey_seed), self.copies, limits, clock)
-        self.ingress = Ingress(self.id, self.models, self.lender, limits, clock)
-        self.desk = Desk(self.id, self.models, self.view, self.reader, self.copies, limits, clock)
+        bodies = BodyReader(limits.body_bytes, limits.held_bytes, clock)
+        self.ingress = Ingress(self.id, self.models, self.lender, bodies)
+        self.desk = Desk(self.id, self.models, self.view, self.reader, self.copies, bodies, clock)
         self.server = HttpServer(self.serve, connections_max=limits.connections, deadlines=deadlines, served_by=self.id)
 
     def _served(self, model: NodeModel) -> Served:

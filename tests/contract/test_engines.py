@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import signal
+import sys
 from collections.abc import AsyncIterator
 
 import msgspec
@@ -15,7 +16,8 @@ from adapters.engines.openai import OpenAIEngine, checked_url
 from adapters.engines.port import Engine
 from adapters.http.upstream import Upstream
 from domain.errors import BadConfigError, MayHaveRunError, NotStartedError
-from tests.support.engines import engine_command, tiny_engine
+from tests.support.engines import ROOT, engine_command, tiny_engine
+from tests.support.family import command_of
 from tests.support.odd_server import DONE, Heard, Reply, event, odd_server, stream
 from tests.support.waiting import until
 
@@ -271,3 +273,42 @@ async def test_a_loading_or_broken_server_is_not_ready():
                 assert (health.ready, health.gone) == (False, False)
                 assert str(status) in health.reason
     await client.close()
+
+
+@pytest.mark.real
+async def test_cancelling_a_request_that_waits_inside_the_engine_leaves_the_running_one_unharmed():
+    client = Upstream(connections=4)
+    async with tiny_engine(slots=1, ctx=4096, layers=8) as real:
+        engine = LlamaCppEngine(real.url, client)
+        running = await engine.complete(PATH, body("tiny", stream=True, max_tokens=300, ignore_eos=True), HEADERS)
+        waiting = asyncio.ensure_future(engine.complete(PATH, body("tiny", max_tokens=300, ignore_eos=True), HEADERS))
+
+        async def deferred() -> bool:
+            return (await engine.metrics()).deferred == 1
+
+        await until("the second to wait inside", deferred)
+        waiting.cancel()
+        text = b"".join([part async for part in running.chunks()])
+        assert text.endswith(b"data: [DONE]\n\n")
+        assert text.count(b"\n\n") >= 300
+    await client.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child that its parent is gone")
+async def test_a_child_engine_does_not_outlive_a_node_that_is_killed():
+    code = """if True:
+        import asyncio
+        from adapters.engines import process
+        async def main():
+            child = await process.start(("sleep", "60"))
+            print(child.process.pid, flush=True)
+            await child.ended()
+        asyncio.run(main())
+    """
+    parent = await asyncio.create_subprocess_exec(sys.executable, "-c", code, cwd=ROOT, stdout=asyncio.subprocess.PIPE)
+    assert parent.stdout is not None
+    pid = int(await asyncio.wait_for(parent.stdout.readline(), 20))
+    assert command_of(pid)
+    parent.kill()
+    await parent.wait()
+    await until("the child to be gone", lambda: not command_of(pid))

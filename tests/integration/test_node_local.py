@@ -10,6 +10,7 @@ import aiohttp
 import pytest
 from yarl import URL
 
+from adapters.http.relay import Pace
 from domain.events import Cancelled, Failed, Finished
 from domain.ids import ModelId
 from services.config import Limits
@@ -226,7 +227,7 @@ async def test_slots_do_not_leak_over_many_cancels_and_failures():
 
 async def test_a_waiting_stream_hears_comments_at_event_borders_and_a_later_failure_is_an_event():
     async with odd_server() as engine, node_with(engine) as (local, client):
-        local.node.ingress.keep_alive_s = 0.05
+        local.node.ingress.pace = Pace(comment_s=0.05)
         engine.script = engine.hang()
         async with client.post(PATH, json=STREAM) as got:
             assert got.status == 200
@@ -245,10 +246,9 @@ async def test_a_stream_that_waited_is_still_the_engines_stream():
         await stream([event("x"), DONE])(heard, reply)
 
     async with odd_server(late) as engine, node_with(engine) as (local, client):
-        local.node.ingress.keep_alive_s = 0.05
+        local.node.ingress.pace = Pace(comment_s=0.05)
         async with client.post(PATH, json=STREAM) as got:
             assert await got.content.readuntil(b"\n\n") == b": waiting\n\n"
-            local.node.ingress.keep_alive_s = None
             go.set()
             body = (await got.read()).replace(b": waiting\n\n", b"")
         assert body == event("x").replace(b"local", b"public") + DONE
@@ -262,7 +262,7 @@ async def test_an_error_answer_after_the_first_comment_becomes_an_event():
         await reply.json({"error": {"message": "too\nlong", "code": 400}}, 400)
 
     async with odd_server(late) as engine, node_with(engine) as (local, client):
-        local.node.ingress.keep_alive_s = 0.05
+        local.node.ingress.pace = Pace(comment_s=0.05)
         async with client.post(PATH, json=STREAM) as got:
             await got.content.readuntil(b"\n\n")
             go.set()
@@ -420,3 +420,54 @@ async def test_health_tells_the_state_of_engines_and_bus():
         async with client.get("/cluster/v1/status") as got:
             status = await got.json()
         assert status["queues"][0]["counts"] == {"held": 0, "in_engine": 0, "lent": 0, "borrowed": 0}
+
+
+async def test_a_request_that_waits_too_long_is_told_so_and_never_starts():
+    async with odd_server() as engine, node_with(engine, limits=Limits(queue_wait_s=1)) as (local, client):
+        engine.script = engine.hang()
+        running = asyncio.ensure_future(client.post(PATH, json=CHAT))
+        await engine.arrived()
+        for ask in (CHAT, STREAM):
+            async with client.post(PATH, json=ask) as got:
+                assert (got.status, (await got.json())["error"]["code"]) == (504, "queue_timeout")
+                assert "x-should-retry" not in got.headers
+        assert len(local.of("queue.expired")) == len(engine.heard) + 1 == 2
+        running.cancel()
+
+
+async def test_requests_that_the_engine_refuses_leave_it_healthy():
+    async with odd_server() as engine, node_with(engine) as (local, client):
+        engine.script = answer({"error": {"message": "too long", "type": "invalid_request_error", "code": 400}}, 400)
+        for _ in range(20):
+            async with client.post(PATH, json=CHAT) as got:
+                assert got.status == 400
+                assert (await got.json())["error"]["message"] == "too long"
+        engine.script = answer()
+        async with client.post(PATH, json=CHAT) as got:
+            assert got.status == 200
+        assert "model.load_failed" not in local.tags()
+
+
+async def test_a_client_that_reads_nothing_does_not_hold_the_engine_for_ever():
+    async def flood(_: Heard, reply: Reply) -> None:
+        await reply.head(content_type="text/event-stream")
+        with contextlib.suppress(ConnectionError):
+            while True:
+                await reply.chunk(event("x" * 60_000))
+        engine.cancelled.set()
+
+    async with odd_server(flood) as engine, node_with(engine) as (local, _):
+        local.node.ingress.pace = Pace(comment_s=0.1, stall_s=0.3)
+        host, port = local.url.removeprefix("http://").split(":")
+        _, writer = await asyncio.open_connection(host, int(port), limit=1024)
+        body = json.dumps(STREAM).encode()
+        head = (
+            f"POST {PATH} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        writer.write(head.encode() + body)
+        async with asyncio.timeout(10):
+            await engine.cancelled.wait()
+        await local.said("queue.cancelled")
+        writer.transport.abort()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
