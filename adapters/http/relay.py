@@ -117,7 +117,6 @@ class ClientAnswer:
         if self._stream is None:
             self._whole = error.response(self._own_headers())
             return
-        self._stream.force_close()
         await self.events(error.event())
 
     def add_header(self, name: str, value: str) -> None:
@@ -162,6 +161,8 @@ class ClientAnswer:
                 self._named = self.served_by
                 headers = {"Content-Type": EVENT_STREAM, "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
                 stream = web.StreamResponse(headers={**headers, **self._own_headers()})
+                # said in the head already: after an error event the connection must close, and nobody may count on it then
+                stream.force_close()
                 await stream.prepare(self._call.request)
                 self._stream = stream
                 if self._timer is None:
