@@ -276,6 +276,9 @@ async def test_a_lent_stream_that_is_cut_ends_with_one_error_event():
         assert body.count('"error"') == 1
         assert "[DONE]" not in body
         assert json.loads(body.strip().split("\n\n")[-1].removeprefix("data: "))["error"]["code"] == "engine_failed"
+        (fact,) = await two.owner.said("lend.cut_off")
+        assert isinstance(fact, CutOff)
+        assert (fact.reason, fact.may_have_run) == ("helper_failed", True)
         assert len(two.engine.heard) == 1
 
 
