@@ -4,21 +4,31 @@ It is pure given the keys, so a verifier that reads the same bytes with the same
 """
 
 import hmac
+import re
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final
 
 import msgspec
 
 from adapters.keys import derive_mac_key
-from domain.events import codec
+from adapters.log import bounds
+from domain.events import Envelope, codec
 from domain.events.base import tag_of
-from domain.ids import Incarnation, NodeId
-from domain.master.inputs import ControlInput, FactInput, FactOrRejected, Rejected
+from domain.ids import NodeId
+from domain.master.inputs import NOT_A_FACT, ControlInput, FactInput, FactOrRejected, Rejected
 from domain.ports import StoredMessage
 from domain.subjects import event_of, speaker
 
 BAD_SUBJECT, BAD_MAC, WRONG_SPEAKER = "bad_subject", "bad_mac", "wrong_speaker"
 WRONG_EVENT, BAD_EVENT = "wrong_event", "bad_event"
+OUT_OF_BOUNDS, BAD_PLACE = "out_of_bounds", "bad_place"
 MASTER = "master"
+_NODE: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
+_TERM_DIGITS_MAX: Final = 15
+_MARK: Final = b',"mac":"'
+_TAIL: Final = len(_MARK) + 64 + len(b'"}')
+"""Every stored body ends in the mark, 64 hex digits, and the object's end."""
 
 
 class Reader:
@@ -31,42 +41,32 @@ class Reader:
 
     def fact(self, message: StoredMessage) -> FactOrRejected:
         """Return the fact or observation in `message`, or why it is refused; no rule reads a gateway's events."""
-        stamp_us = message.stamp_ns // 1000
-        judged = self._judge(message, stamp_us)
-        return Rejected(message.seq, stamp_us, judged) if isinstance(judged, str) else judged
+        return self._judge(message, message.stamp_ns // 1000)
 
-    def _judge(self, message: StoredMessage, stamp_us: int) -> FactInput | str:
-        kind, name = speaker(message.subject)
-        if kind not in {"node", "obs"}:
-            return "not_a_fact" if kind == "gateway" else BAD_SUBJECT
-        who = name if kind == "node" else MASTER
-        if not self._authentic(message.body, who):
-            return BAD_MAC
+    def _judge(self, message: StoredMessage, stamp_us: int) -> FactOrRejected:
+        who, term, event = _promise(message.subject)
+        if not who:
+            return Rejected(message.seq, stamp_us, event)
+        body = message.body
+        if not self._authentic(body, who):
+            return Rejected(message.seq, stamp_us, BAD_MAC)
         try:
-            envelope = codec.decode_envelope(message.body)
-            fact, pseq = codec.decode_input(envelope.data), int(envelope.pseq)
-        except (msgspec.DecodeError, RecursionError, ValueError):
-            return BAD_EVENT
+            envelope = codec.decode_envelope(body)
+        except (msgspec.DecodeError, RecursionError):
+            return Rejected(message.seq, stamp_us, BAD_EVENT)
         if envelope.cluster != self._cluster or envelope.producer != who:
-            return WRONG_SPEAKER
-        if not tag_of(fact) == envelope.type == event_of(message.subject):
-            return WRONG_EVENT
-        return FactInput(
-            message.seq,
-            stamp_us,
-            NodeId(name if kind == "node" else ""),
-            Incarnation(envelope.incarnation),
-            pseq,
-            envelope.late,
-            int(name) if kind == "obs" and name.isdecimal() else 0,
-            fact,
-        )
+            return Rejected(message.seq, stamp_us, WRONG_SPEAKER)
+        if not _is_place(envelope.incarnation, envelope.pseq):
+            return Rejected(message.seq, stamp_us, BAD_PLACE)
+        return _read(message.seq, stamp_us, NodeId("" if term else who), envelope, term, event)
 
     def _authentic(self, body: bytes, who: str) -> bool:
-        tagged = codec.split_tag(body, "mac")
-        return tagged is not None and hmac.compare_digest(
-            hmac.digest(self._key(who), tagged[0], "sha256").hex(), tagged[1]
-        )
+        if body[-_TAIL:-66] != _MARK or not body.endswith(b'"}'):
+            return False
+        expected = hmac.digest(self._key(who), body[:-_TAIL], "sha256").hex()
+        return hmac.compare_digest(
+            expected.encode(), body[-66:-2]
+        )  # as bytes: text that is not ASCII would be an error
 
     def _key(self, name: str) -> bytes:
         key = self._keys.get(name)
@@ -83,5 +83,40 @@ class Reader:
         """Return the control event in `message`; an unknown one counts but says nothing."""
         try:
             return ControlInput(message.seq, codec.decode_control(codec.decode_envelope(message.body).data))
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             return ControlInput(message.seq, None)
+
+
+@lru_cache(maxsize=65_536)  # a cluster has few subjects, and each fact comes under one
+def _promise(subject: str) -> tuple[str, int, str]:
+    """Return (who must have spoken, term of an observation or 0, event) by a subject; ("", 0, code) if nobody may have."""
+    kind, name = speaker(subject)
+    if kind == "node" and _NODE.fullmatch(name):
+        return name, 0, event_of(subject)
+    if kind == "obs" and len(name) <= _TERM_DIGITS_MAX and name.isascii() and name.isdecimal() and int(name):
+        return MASTER, int(name), event_of(subject)
+    return "", 0, NOT_A_FACT if kind == "gateway" else BAD_SUBJECT
+
+
+def _read(seq: int, stamp_us: int, speaker: NodeId, envelope: Envelope, term: int, event: str) -> FactOrRejected:
+    """Return the fact in an authentic envelope."""
+    incarnation, pseq, data = envelope.incarnation, int(envelope.pseq), envelope.data
+    try:
+        fact = codec.decode_input(data)
+    except (msgspec.DecodeError, RecursionError):
+        return Rejected(seq, stamp_us, BAD_EVENT, speaker, incarnation, pseq)
+    if not tag_of(fact) == envelope.type == event:
+        return Rejected(seq, stamp_us, WRONG_EVENT)
+    if not bounds.within(data):
+        return Rejected(seq, stamp_us, OUT_OF_BOUNDS, speaker, incarnation, pseq)
+    return FactInput(seq, stamp_us, speaker, incarnation, pseq, envelope.late, term, fact)
+
+
+def _is_place(incarnation: str, pseq: str) -> bool:
+    """Tell whether these can say which fact of which life of a producer it is."""
+    return (
+        0 < len(incarnation) <= bounds.INCARNATION_CHARS_MAX
+        and 0 < len(pseq) <= bounds.PSEQ_DIGITS_MAX
+        and pseq.isascii()
+        and pseq.isdecimal()
+    )

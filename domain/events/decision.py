@@ -92,6 +92,8 @@ class OwnerPlanned(EventBody, frozen=True, kw_only=True, tag="plan.planned"):
     verdicts: tuple[Verdict, ...] = ()
     left_out: tuple[tuple[str, int], ...] = ()
     """Candidates beyond the first 16: (code, how many), by code."""
+    more: bool = False
+    """More lease events follow from this plan than one commit may hold: the owner is planned again in the next one."""
 
 
 class NodeHealthChanged(EventBody, frozen=True, kw_only=True, tag="health.changed"):

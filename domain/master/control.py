@@ -1,6 +1,7 @@
 """Control events into `State.control`, and into nothing else (see domain.master.fold on why)."""
 
 from domain.events import LinkAdded, LinkRemoved, NodeEnrolled, NodeRetired, SettingChanged, SettingCleared
+from domain.ids import LinkId
 from domain.master.inputs import ControlInput
 from domain.master.state import Control, Enrolled, State, owner_key
 
@@ -22,15 +23,21 @@ def fold_control(state: State, given: ControlInput) -> None:
             control.touched_all = True
         case NodeEnrolled(node=node, public_key=public_key, url=url):
             control.roster[node] = Enrolled(public_key, url)
+            control.retiring.pop(node, None)
         case NodeRetired(node=node):
             known = control.roster.get(node, Enrolled("", ""))
             control.roster[node] = Enrolled(known.public_key, known.url, retired=True)
-            control.touched_all = True
+            control.retiring[node] = True
+            for link in control.links.values():
+                if node in {link.owner, link.helper}:
+                    control.touched[owner_key(link.owner, link.owner_model)] = "link"
         case None:
             pass
 
 
 def _add(control: Control, event: LinkAdded) -> None:
+    _drop(control, event.link)
+    control.gone.pop(event.link, None)
     control.links[event.link] = event
     owner, helper = owner_key(event.owner, event.owner_model), owner_key(event.helper, event.helper_model)
     control.by_owner[owner] = sorted({*control.by_owner.get(owner, ()), event.link})
@@ -39,12 +46,20 @@ def _add(control: Control, event: LinkAdded) -> None:
 
 
 def _remove(control: Control, event: LinkRemoved) -> None:
-    added = control.links.pop(event.link, None)
+    added = _drop(control, event.link)
+    if added is not None:
+        control.gone[event.link] = added
+        control.touched[owner_key(added.owner, added.owner_model)] = "link"
+
+
+def _drop(control: Control, removed: LinkId) -> LinkAdded | None:
+    """Take a link out of what may be lent over, and return it."""
+    added = control.links.pop(removed, None)
     if added is None:
-        return
+        return None
     owner, helper = owner_key(added.owner, added.owner_model), owner_key(added.helper, added.helper_model)
     for index, key in ((control.by_owner, owner), (control.by_helper, helper)):
-        index[key] = [link for link in index[key] if link != event.link]
+        index[key] = [link for link in index[key] if link != removed]
         if not index[key]:
             del index[key]
-    control.touched[owner] = "link"
+    return added

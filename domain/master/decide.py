@@ -1,7 +1,6 @@
 """What follows from the state: health first, then orphans, then the plans of the first dirty owners in id order."""
 
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -18,10 +17,10 @@ from domain.events import (
 from domain.events.codec import encode
 from domain.events.envelope import Basis
 from domain.ids import Generation, LinkId, NodeId, RequestId, lease_id
-from domain.master import health, reasons, slots
+from domain.master import health, reasons, registration, slots
 from domain.master.fold import unhold
 from domain.master.planner import Candidate, Plan, plan
-from domain.master.registration import touch_lenders
+from domain.master.registration import close_incarnation
 from domain.master.state import (
     HEALTHY,
     LEASE_TTL_US,
@@ -29,15 +28,20 @@ from domain.master.state import (
     UNHEALTHY,
     Lease,
     State,
+    is_plannable,
     mark,
+    orphan_key,
     owner_key,
     split_key,
 )
 
 OWNERS_PER_COMMIT_MAX = 64
-DECISION_BYTES_MAX = 160 * 1024
-"""The decisions of one commit stay under this, so that with its other fields the commit stays under 256 KiB."""
-ORPHANS_PER_COMMIT_MAX = 256
+NODE_BYTES_MAX = 64 * 1024
+"""Decisions about nodes and lost requests in one commit; the rest goes into the next."""
+DECISION_BYTES_MAX = 96 * 1024
+"""No owner is begun beyond this, so that with one owner's decisions and its other fields a commit stays under 256 KiB."""
+LEASE_EVENTS_PER_PLAN_MAX = 24
+"""Lease events of one plan; an owner with more to say is planned again in the next commit."""
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -64,10 +68,12 @@ def decide(state: State, head: Head, n: int | None = None) -> Decided:
     dirty = dirty_owners(state)
     decisions: list[Decision] = []
     size = 0
-    for decision in list(_of_nodes(state)):
+    for decision in _of_nodes(state):  # looks at the state again after each
         evolve(state, decision)
         decisions.append(decision)
-        size += len(encode(decision)) if n is None else 0
+        size += len(encode(decision))
+        if size > NODE_BYTES_MAX:
+            break
     taken = 0
     for key in dirty[: OWNERS_PER_COMMIT_MAX if n is None else n]:
         if n is None and size > DECISION_BYTES_MAX:
@@ -81,9 +87,21 @@ def decide(state: State, head: Head, n: int | None = None) -> Decided:
 
 
 def finish(state: State) -> None:
-    """End a commit: who has nothing to decide is clean, and every node's health has been looked at."""
+    """End a commit: forget what is said and what needs no saying."""
     state.touched = {key: state.touched[key] for key in dirty_owners(state)}
-    state.silent = {}
+    state.silent = {name: us for name, us in state.silent.items() if _health(us) != state.nodes[name].health}
+    for name in sorted(state.presuming):
+        if next(_open_requests(state, name, state.presuming[name]), None) is None:
+            del state.presuming[name]
+    control = state.control
+    for name in sorted(control.retiring):
+        if next(_open_requests(state, name), None) is None:
+            del control.retiring[name]
+            if name in state.nodes:
+                close_incarnation(state.nodes[name])
+    for link in sorted(control.gone):
+        if link not in state.leases and slots.key_of(control.gone[link]) not in state.uses:
+            del control.gone[link]
 
 
 def merge_touched(state: State) -> None:
@@ -100,29 +118,26 @@ def merge_touched(state: State) -> None:
 
 def dirty_owners(state: State) -> list[str]:
     """Return the owner queues that have something to decide, in id order."""
-    return sorted(key for key in state.touched if _plannable(state, key))
-
-
-def _plannable(state: State, key: str) -> bool:
-    queue = state.queues.get(key)
-    return key in state.leased or (key in state.control.by_owner and queue is not None and bool(queue.held))
+    return sorted(key for key in state.touched if is_plannable(state, key))
 
 
 # ---- nodes -----------------------------------------------------------------------------------------------------------
 
 
 def _of_nodes(state: State) -> Iterator[Decision]:
+    """Yield what follows about nodes and lost requests; whoever takes one evolves it before asking for the next."""
     for name in sorted(state.silent):
-        node = state.nodes[name]
-        health_now = _health(node.silent_us)
-        if health_now != node.health:
-            yield NodeHealthChanged(node=name, state=health_now, reason=f"silent for {node.silent_us} us")
-            if health_now == OFFLINE:
-                yield from _presume_lost(state, name)
-    for orphan in state.orphans[:ORPHANS_PER_COMMIT_MAX]:
+        silent_us = state.silent[name]
+        if _health(silent_us) != state.nodes[name].health:
+            yield NodeHealthChanged(node=name, state=_health(silent_us), reason=f"silent for {silent_us} us")
+    for name in sorted(state.presuming):
+        for key, request in _open_requests(state, name, state.presuming[name]):
+            yield RequestPresumedLost(node=name, model=split_key(key)[1], request=request)
+    for key in sorted(state.orphans):
+        orphan = state.orphans[key]
         yield RequestOrphaned(node=orphan.node, model=orphan.model, request=orphan.request)
-    for name in sorted(name for name, enrolled in state.control.roster.items() if enrolled.retired):
-        for key, request in islice(_open_requests(state, name), ORPHANS_PER_COMMIT_MAX):
+    for name in sorted(state.control.retiring):
+        for key, request in _open_requests(state, name):
             yield RequestOrphaned(node=name, model=split_key(key)[1], request=request)
 
 
@@ -132,17 +147,16 @@ def _health(silent_us: int) -> str:
     return UNHEALTHY if silent_us else HEALTHY
 
 
-def _open_requests(state: State, name: NodeId) -> Iterator[tuple[str, RequestId]]:
-    prefix = f"{name}/"
-    for key in sorted(key for key in state.queues if key.startswith(prefix)):
+def _open_requests(state: State, name: NodeId, after: Sequence[str] = ("", "")) -> Iterator[tuple[str, RequestId]]:
+    """Yield a node's open requests in order of (queue, request), those after `after`."""
+    said_key, said = after
+    for key in registration.keys_of(state, name):
+        if key < said_key:
+            continue
         queue = state.queues[key]
         for request in sorted({*queue.held, *queue.engine, *queue.lent}):
-            yield key, request
-
-
-def _presume_lost(state: State, name: NodeId) -> Iterator[Decision]:
-    for key, request in islice(_open_requests(state, name), ORPHANS_PER_COMMIT_MAX):
-        yield RequestPresumedLost(node=name, model=split_key(key)[1], request=request)
+            if key > said_key or request > said:
+                yield key, request
 
 
 # ---- owners ----------------------------------------------------------------------------------------------------------
@@ -151,12 +165,15 @@ def _presume_lost(state: State, name: NodeId) -> Iterator[Decision]:
 def _of_owner(state: State, key: str, head: Head, index: int) -> Iterator[Decision]:
     """Yield the owner's plan, then the lease events that make its leases what the plan says."""
     planned = plan(state, key, state.touched[key])
-    events = [planned.row, *_lease_events(state, key, planned, head, index + 1)]
-    yield from events
+    events = list(_lease_events(state, key, planned, head, index + 1))
+    more = len(events) > LEASE_EVENTS_PER_PLAN_MAX
+    yield msgspec.structs.replace(planned.row, more=True) if more else planned.row
+    yield from events[:LEASE_EVENTS_PER_PLAN_MAX]
 
 
 def _lease_events(state: State, key: str, planned: Plan, head: Head, index: int) -> Iterator[Decision]:
-    links = sorted({*planned.grants, *state.leased.get(key, ())})
+    """Yield what ends leases first, then what gives them, each in order of links."""
+    links = sorted({*planned.grants, *state.leased.get(key, ())}, key=lambda link: (link in planned.grants, link))
     for link in links:
         candidate = planned.grants.get(link)
         lease = state.leases.get(link)
@@ -171,14 +188,13 @@ def _lease_events(state: State, key: str, planned: Plan, head: Head, index: int)
 
 
 def _clear(state: State, lease: Lease, reason: str) -> LeaseCleared | None:
-    """Return the event that ends the lease; None while the last of the backlog is out under it.
+    """Return the event that ends the lease; None while it lives and the last of the backlog is out under it.
 
     What was just lent is still on its way, and a helper that has heard of the end turns it away.
     """
     event = lease.event
-    if reason == reasons.NOTHING_LENDABLE and slots.count_open(
-        state, slots.use_key(event.link, event.owner, event.helper)
-    ):
+    over = slots.use_key(event.link, event.owner, event.helper)
+    if reason == reasons.NOTHING_LENDABLE and health.is_live(state, lease) and slots.count_open(state, over):
         return None
     fields = {name: getattr(lease.event, name) for name in LeaseCleared.__struct_fields__}
     return LeaseCleared(**{**fields, "slots": 0, "reason": reason, "basis": _basis(state, lease.event.owner)})
@@ -225,7 +241,8 @@ def evolve(state: State, decision: Decision) -> None:
     match decision:
         case OwnerPlanned():
             key = owner_key(decision.owner, decision.model)
-            state.touched.pop(key, None)
+            if not decision.more:
+                state.touched.pop(key, None)
             if decision.held:
                 state.planned_us[key] = state.now_us
             else:
@@ -237,13 +254,24 @@ def evolve(state: State, decision: Decision) -> None:
         case LeaseCleared():
             _drop_lease(state, decision.link, owner_key(decision.owner, decision.owner_model))
             # what is free now may be what another owner was refused
-            touch_lenders(state, owner_key(decision.helper, decision.helper_model), "slots_freed")
-        case NodeHealthChanged(node=name, state=now):
-            state.nodes[name].health = now
+            helper_key = owner_key(decision.helper, decision.helper_model)
+            registration.touch_lenders(state, helper_key, "slots_freed", but=decision.link)
+        case NodeHealthChanged():
+            _health_changed(state, decision)
+        case RequestPresumedLost(node=name, request=request):
+            state.presuming[name] = [owner_key(name, decision.model), request]
         case RequestOrphaned():
             _orphaned(state, decision)
         case _:
-            pass  # presumed lost and safe mode change nothing that a rule reads
+            pass  # safe mode changes nothing that a rule reads
+
+
+def _health_changed(state: State, decision: NodeHealthChanged) -> None:
+    state.nodes[decision.node].health = decision.state
+    if decision.state == OFFLINE:
+        state.presuming[decision.node] = ["", ""]
+    else:
+        state.presuming.pop(decision.node, None)
 
 
 def _drop_lease(state: State, link: LinkId, key: str) -> None:
@@ -256,9 +284,13 @@ def _drop_lease(state: State, link: LinkId, key: str) -> None:
 
 
 def _orphaned(state: State, decision: RequestOrphaned) -> None:
-    state.orphans = [orphan for orphan in state.orphans if orphan.request != decision.request]
-    queue = state.queues.get(owner_key(decision.node, decision.model))
+    if state.orphans.pop(orphan_key(decision.node, decision.model, decision.request), None) is not None:
+        return  # it was open in an older incarnation; what the living one has open is another matter
+    key = owner_key(decision.node, decision.model)
+    queue = state.queues.get(key)
     if queue is not None:
-        unhold(queue, decision.request)
+        unhold(state, key, queue, decision.request)
         queue.engine.pop(decision.request, None)
-        queue.lent.pop(decision.request, None)
+        over = queue.lent.pop(decision.request, None)
+        if over:
+            slots.left_by_owner(state, over, decision.request)

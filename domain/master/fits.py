@@ -18,6 +18,9 @@ PRIOR_WEIGHT = 1
 OWN_FIT_SAMPLES = 3
 """From here on a helper's price is called its own fit; below, the owner's fallback with what was seen so far."""
 
+COST_US_MAX = 10**12
+"""A price beyond this means nothing: with it, every sum of prices stays inside 64 bits."""
+
 
 class Fit(msgspec.Struct):
     """Samples of one (node, model): ln(service_us / work) in Q32, a ring."""
@@ -74,8 +77,8 @@ def unit_q64(log_q32: int) -> int:
 
 
 def cost_us(unit: int, work: int) -> int:
-    """Return the microseconds that `work` takes at `unit` (of unit_q64); at least 1."""
-    return max(1, work * unit >> 64)
+    """Return the microseconds that `work` takes at `unit` (of unit_q64); at least 1, and 11 days at most."""
+    return min(max(1, work * unit >> 64), COST_US_MAX)
 
 
 _LN2_Q32 = fixed.ln_q32(2)

@@ -1,9 +1,13 @@
-"""Facts and control events into state: `fold_fact`, `fold_control`. They never refuse, for what they read has happened.
+"""Facts and control events into state: `fold_fact`, `fold_control`. They never raise, for what they read has happened.
+
+A node that was taken over may state anything: what it says is kept under its own name only, about models that it
+registered, and no more of it than one node may fill (the `_MAX` of domain.master.state).
 
 The two commute (control events touch only `State.control`, facts never do), so it does not matter in which order the
 messages of two streams reached a master.
 """
 
+from bisect import insort
 from collections.abc import Callable
 from typing import Any
 
@@ -48,7 +52,22 @@ from domain.ids import ModelId, NodeId, RequestId
 from domain.master import health, registration, slots
 from domain.master.fits import Fit
 from domain.master.inputs import FactInput, FactOrRejected
-from domain.master.state import STAMP_STEP_US_MAX, EngineJob, HeldJob, Node, Queue, State, owner_key, touch
+from domain.master.inputs import Rejected as Refused
+from domain.master.state import (
+    ENGINE_MAX,
+    OPEN_FREE,
+    OPEN_PER_NODE_MAX,
+    OPEN_PER_QUEUE_MAX,
+    STAMP_STEP_US_MAX,
+    WORK_MAX,
+    EngineJob,
+    HeldJob,
+    Node,
+    Queue,
+    State,
+    owner_key,
+    touch,
+)
 
 GAPS_KEPT = 16
 
@@ -57,10 +76,13 @@ def fold_fact(state: State, given: FactOrRejected) -> None:
     """Fold one message of LW_EVENTS; a rejected one only moves time and the position."""
     _advance(state, given.seq, given.stamp_us)
     if not isinstance(given, FactInput):
+        if given.speaker:
+            _skip(state, given)
         return
     if not given.speaker:
-        if given.term == state.term:
-            _OBSERVED[type(given.fact)](state, given.fact)
+        observed = _OBSERVED.get(type(given.fact))
+        if observed is not None and given.term == state.term:
+            observed(state, given.fact)
         return
     node = state.nodes.get(given.speaker)
     if node is None:
@@ -75,13 +97,20 @@ def fold_fact(state: State, given: FactOrRejected) -> None:
 def _advance(state: State, seq: int, stamp_us: int) -> None:
     if state.stamp_us:
         state.now_us += min(max(stamp_us - state.stamp_us, 0), STAMP_STEP_US_MAX)
-    state.stamp_us = max(state.stamp_us, stamp_us) if stamp_us - state.stamp_us < STAMP_STEP_US_MAX else stamp_us
+    state.stamp_us = stamp_us  # also where it went back: time must go on from there, not wait until it is caught up
     state.hi = seq
+
+
+def _skip(state: State, refused: Refused) -> None:
+    """Take note that a node said something unreadable, so that what it says next is no gap."""
+    node = state.nodes.get(refused.speaker)
+    if node is not None and refused.incarnation == node.incarnation and refused.pseq == node.pseq + 1:
+        node.pseq = refused.pseq
 
 
 def _in_turn(state: State, given: FactInput, node: Node) -> bool:
     """Apply the producer rule: only the next fact of the living incarnation is folded."""
-    if given.incarnation != node.incarnation:
+    if given.incarnation != node.incarnation or not node.incarnation:
         if given.pseq != 1 or type(given.fact) is not Registered or given.incarnation in node.closed:
             return False
         registration.open_incarnation(state, given.speaker, node, given.incarnation)
@@ -90,6 +119,8 @@ def _in_turn(state: State, given: FactInput, node: Node) -> bool:
     elif given.pseq > node.pseq + 1 and not (type(given.fact) is NodeSnapshot and given.fact.part == 1):
         node.incomplete = True
         return False
+    if given.pseq > node.pseq + 1:
+        node.late = True  # a gap: what is known is out of date until the snapshot's last part
     node.pseq = given.pseq
     node.incomplete = False
     if given.late:
@@ -100,11 +131,30 @@ def _in_turn(state: State, given: FactInput, node: Node) -> bool:
 # ---- an owner's queue ------------------------------------------------------------------------------------------------
 
 
-def _queue(state: State, key: str) -> Queue:
-    queue = state.queues.get(key)
+def _queue(state: State, name: NodeId, model: ModelId) -> Queue | None:
+    """Return the queue of a model that the node registered; None where it may remember nothing more."""
+    queue = state.queues.get(owner_key(name, model))
     if queue is None:
-        queue = state.queues[key] = Queue()
+        node = state.nodes[name]
+        if model not in node.models:
+            return None
+        insort(node.queues, model)
+        queue = state.queues[owner_key(name, model)] = Queue()
     return queue
+
+
+def _is_full(state: State, name: NodeId, queue: Queue) -> bool:
+    size = _open_in(queue)
+    if size < OPEN_FREE:
+        return False
+    models = state.nodes[name].queues
+    return size >= OPEN_PER_QUEUE_MAX or (
+        sum(_open_in(state.queues[owner_key(name, model)]) for model in models) >= OPEN_PER_NODE_MAX
+    )
+
+
+def _open_in(queue: Queue) -> int:
+    return len(queue.held) + len(queue.engine) + len(queue.lent)
 
 
 def _arrived(state: State, queue: Queue) -> None:
@@ -116,8 +166,8 @@ def _arrived(state: State, queue: Queue) -> None:
 
 def _held(state: State, node: NodeId, fact: Held) -> None:
     key = owner_key(node, fact.model)
-    queue = _queue(state, key)
-    if fact.request in queue.held:
+    queue = _queue(state, node, fact.model)
+    if queue is None or fact.request in queue.held:
         return
     if fact.request in queue.lent:  # it comes back from a helper: held again, not arrived again
         del queue.lent[fact.request]
@@ -125,33 +175,44 @@ def _held(state: State, node: NodeId, fact: Held) -> None:
         del queue.engine[fact.request]
     else:
         _arrived(state, queue)
-    _hold(queue, fact.request, HeldJob(fact.work, fact.lendable, fact.est_tokens))
+    if not _is_full(state, node, queue):
+        hold(queue, fact.request, HeldJob(min(fact.work, WORK_MAX), fact.lendable, fact.est_tokens))
     touch(state, key, "enqueued")
 
 
-def _hold(queue: Queue, request: RequestId, job: HeldJob) -> None:
+def hold(queue: Queue, request: RequestId, job: HeldJob) -> None:
+    """Put a request, which is not there, to what is held."""
     queue.held[request] = job
     queue.held_work += job.work
     queue.held_tokens += job.tokens
     queue.lendable += job.lendable
 
 
-def unhold(queue: Queue, request: RequestId) -> HeldJob | None:
-    """Take a request out of what is held; None if it was not there."""
+def unhold(state: State, key: str, queue: Queue, request: RequestId) -> HeldJob | None:
+    """Take a request out of what is held; None if it was not there. An owner that holds nothing has no timer."""
     job = queue.held.pop(request, None)
     if job is not None:
         queue.held_work -= job.work
         queue.held_tokens -= job.tokens
         queue.lendable -= job.lendable
+        if not queue.held:
+            state.planned_us.pop(key, None)
     return job
 
 
 def _started(state: State, node: NodeId, fact: Started) -> None:
     key = owner_key(node, fact.model)
-    queue = _queue(state, key)
-    if unhold(queue, fact.request) is None and fact.request not in queue.engine:
+    queue = _queue(state, node, fact.model)
+    if queue is None:
+        return
+    if (
+        unhold(state, key, queue, fact.request) is None
+        and queue.lent.pop(fact.request, None) is None
+        and fact.request not in queue.engine
+    ):
         _arrived(state, queue)
-    queue.engine[fact.request] = EngineJob(fact.work, state.now_us)
+    if len(queue.engine) < ENGINE_MAX:
+        queue.engine[fact.request] = EngineJob(min(fact.work, WORK_MAX), state.now_us)
     touch(state, key, "enqueued")
 
 
@@ -162,21 +223,33 @@ def _ended(state: State, node: NodeId, fact: _Terminal) -> None:
     key = owner_key(node, fact.model)
     queue = state.queues.get(key)
     if queue is not None:
-        unhold(queue, fact.request)
-        queue.lent.pop(fact.request, None)
+        unhold(state, key, queue, fact.request)
+        over = queue.lent.pop(fact.request, None)
+        if over:
+            slots.left_by_owner(state, over, fact.request)
         if queue.engine.pop(fact.request, None) is not None:
             queue.freed_us = state.now_us
         touch(state, key, "borrowed_completed" if fact.helper else "completed")
 
 
 def _finished(state: State, node: NodeId, fact: Finished) -> None:
-    if not fact.helper and fact.service_us and fact.status == 200:
-        _fit(state, node, fact.model).learn(fact.work, fact.service_us)
+    if not fact.helper and fact.status == 200:
+        _learn(state, node, fact)
     _ended(state, node, fact)
 
 
-def _fit(state: State, node: NodeId, model: ModelId) -> Fit:
+def _fit(state: State, node: NodeId, model: ModelId) -> Fit | None:
+    """Return what is measured of a model that the node registered."""
+    if model not in state.nodes[node].models:
+        return None
     return state.fits.setdefault(owner_key(node, model), Fit())
+
+
+def _learn(state: State, node: NodeId, fact: Finished | BorrowFinished) -> None:
+    if fact.work > 0 and fact.service_us > 0:
+        fit = _fit(state, node, fact.model)
+        if fit is not None:
+            fit.learn(min(fact.work, WORK_MAX), fact.service_us)
 
 
 def _alive(state: State, node: NodeId, fact: QueueSnapshot | LeaseUpdated) -> None:
@@ -187,12 +260,17 @@ def _alive(state: State, node: NodeId, fact: QueueSnapshot | LeaseUpdated) -> No
 
 
 def _lent(state: State, node: NodeId, fact: Lent) -> None:
-    queue = _queue(state, owner_key(node, fact.model))
-    unhold(queue, fact.request)
-    queue.lent[fact.request] = fact.link
+    queue = _queue(state, node, fact.model)
+    if queue is None:
+        return
+    key, over = owner_key(node, fact.model), slots.use_key(fact.link, node, fact.helper)
+    unhold(state, key, queue, fact.request)
+    queue.engine.pop(fact.request, None)
+    if fact.request in queue.lent or not _is_full(state, node, queue):
+        queue.lent[fact.request] = over
     if not queue.held:  # nothing is left to lend: what the lease holds is wanted elsewhere
-        touch(state, owner_key(node, fact.model), "drained")
-    slots.lent(state, slots.use_key(fact.link, node, fact.helper), fact.request, fact.work)
+        touch(state, key, "drained")
+    slots.lent(state, over, fact.request, fact.work, node)
 
 
 def _lend_closed(
@@ -203,7 +281,7 @@ def _lend_closed(
 
 
 def _accepted(state: State, node: NodeId, fact: BorrowAccepted) -> None:
-    slots.accepted(state, slots.use_key(fact.link, fact.owner, node), fact.request)
+    slots.accepted(state, slots.use_key(fact.link, fact.owner, node), fact.request, node)
 
 
 def _borrow_started(state: State, node: NodeId, fact: BorrowStarted) -> None:
@@ -219,7 +297,7 @@ def _borrow_finished(state: State, node: NodeId, fact: BorrowFinished) -> None:
     slots.closed_by_helper(state, slots.use_key(fact.link, fact.owner, node), fact.request)
     _last_home(state, node, fact)
     if fact.ok:  # failures and cut-offs never teach
-        _fit(state, node, fact.model).learn(fact.work, fact.service_us)
+        _learn(state, node, fact)
 
 
 def _last_home(state: State, node: NodeId, fact: BorrowReturned | BorrowBusy | BorrowFinished) -> None:
@@ -237,7 +315,9 @@ def _last_home(state: State, node: NodeId, fact: BorrowReturned | BorrowBusy | B
 
 
 def _loaded(state: State, node: NodeId, fact: Loaded | Restored) -> None:
-    _fit(state, node, fact.model).learn_load(fact.load_us)
+    fit = _fit(state, node, fact.model)
+    if fit is not None:
+        fit.learn_load(fact.load_us)
     registration.set_ready(state, node, fact.model, ready=True)
 
 
@@ -251,6 +331,8 @@ def _accepting(state: State, node: NodeId, fact: Accepting) -> None:
 
 
 def _not_accepting(state: State, node: NodeId, fact: NotAccepting) -> None:
+    if fact.model not in state.nodes[node].models:
+        return
     state.nodes[node].not_accepting[fact.model] = fact.reason
     registration.touch_lenders(state, owner_key(node, fact.model), "health")
 

@@ -1,5 +1,7 @@
 """What the fold reads: stored messages after the reader judged them."""
 
+from typing import Final
+
 import msgspec
 
 from domain.events import ControlEvent, Input
@@ -27,6 +29,14 @@ class Rejected(msgspec.Struct, frozen=True):
     seq: int
     stamp_us: int
     code: str
+    speaker: NodeId = NodeId("")
+    """The node, where it surely said this and only what it said is unreadable: its next fact is then no gap."""
+    incarnation: Incarnation = Incarnation("")
+    pseq: int = 0
+
+
+NOT_A_FACT: Final = "not_a_fact"
+"""Code of an event that no rule reads (a gateway's); it is not refused, and stands in no commit."""
 
 
 class ControlInput(msgspec.Struct, frozen=True):

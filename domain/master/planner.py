@@ -12,7 +12,8 @@ from domain.events import LinkAdded, OwnerPlanned, Verdict
 from domain.ids import LinkId
 from domain.master import pricing, reasons, slots
 from domain.master.fits import cost_us, unit_q64
-from domain.master.slotting import Machine, earliest_slots
+from domain.master.pricing import GAIN_US_MAX
+from domain.master.slotting import Machine, earliest_slots, saved_by_each
 from domain.master.state import Queue, State, owner_key, split_key
 
 VERDICTS_MAX = 16
@@ -90,6 +91,9 @@ def _owner_blocked(state: State, key: str, queue: Queue, log: int | None) -> str
     known = state.nodes.get(node)
     if known is None or known.incomplete or known.late:
         return reasons.HISTORY_INCOMPLETE
+    enrolled = state.control.roster.get(node)
+    if enrolled is not None and enrolled.retired:
+        return reasons.NODE_RETIRED
     if known.silent_us:
         return reasons.NODE_SILENT
     if not queue.lendable:
@@ -131,6 +135,8 @@ def _ineligible(state: State, candidate: Candidate) -> str:
 
 def _price(state: State, candidate: Candidate, owner_log: int, size: int, queue: Queue) -> None:
     """Fill in what the helper would cost; sets its code where that is not known or not allowed."""
+    if candidate.code == reasons.MODEL_UNKNOWN:
+        return
     added = candidate.added
     helper_key = owner_key(added.helper, added.helper_model)
     log, candidate.source = pricing.helper_log(state, helper_key, owner_log)
@@ -177,12 +183,12 @@ def _pour(state: State, owner: Machine, candidates: list[Candidate], queue: Queu
             continue
         machines, counts, last_us, sum_us = wider, counts2, last2_us, sum2_us
         open_ones.append(candidate)
+    saved = saved_by_each(machines, counts)
     for place, candidate in enumerate(open_ones, start=1):
         candidate.quota = counts[place]
         if candidate.quota:
             _grant(candidate, owner[1], queue)
-            others = machines[:place] + machines[place + 1 :]
-            candidate.gain_us = candidate.gain_us or earliest_slots(others, jobs)[2] - sum_us
+            candidate.gain_us = candidate.gain_us or min(saved[place], GAIN_US_MAX)
         else:
             alone_us = owner[0] + owner[1] * jobs
             candidate.code = reasons.COST_REJECTED if candidate.first_answer_us >= alone_us else reasons.OUTRANKED

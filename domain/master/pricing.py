@@ -6,6 +6,7 @@ from domain import fixed
 from domain.events import LinkAdded
 from domain.master import reasons, slots
 from domain.master.fits import OWN_FIT_SAMPLES, cost_us
+from domain.master.health import is_live
 from domain.master.state import Queue, State, owner_key
 
 TURNAROUND_US = 20_000
@@ -14,6 +15,8 @@ WEAR = fixed.ONE // 10
 """Share of a switch and its way back that must be won besides: a load wears, and predictions err."""
 OWN_WEIGHT = fixed.ONE
 """How much a second of the helper's own requests counts against a second of the owner's."""
+GAIN_US_MAX = 10**18
+"""A gain or loss beyond this means nothing; held here it fits 64 bits."""
 LATE_FLOOR_NUM, LATE_FLOOR_DEN = 1, 10
 """A job that runs over its estimate is taken to need at least a tenth of it more."""
 
@@ -59,8 +62,8 @@ def helper_free_us(state: State, helper_key: str, unit: int) -> int:
     """Return the time until a helper has served its own work inside the engine and all that it borrowed."""
     queue = state.queues.get(helper_key)
     total = engine_free_us(queue, unit, state.now_us, 1) if queue is not None else 0
-    for link in state.control.by_helper.get(helper_key, ()):
-        for use in slots.open_uses(state, slots.key_of(state.control.links[link])):
+    for added in _links_to(state, helper_key):
+        for use in slots.open_uses(state, slots.key_of(added)):
             expected = cost_us(unit, use.work)
             total += remaining_us(expected, state.now_us - use.started_us) if use.started_us else expected
     return total
@@ -98,7 +101,8 @@ def switch_gain_us(state: State, helper_key: str, switch: Switch, jobs: int, sav
     kept = fixed.exp_q32(-rate_q32 * (switch.switch_us + switch.job_us // 2))
     queueing = fixed.ONE + rate_q32 * (switch.back_us + switch.job_us)
     harm = fixed.times(switch.back_us + switch.job_us // 2 + switch.switch_us // 2, fixed.times(busy, queueing))
-    return fixed.times(saved_us, kept) - fixed.times(harm, OWN_WEIGHT) - fixed.times(there_and_back, WEAR)
+    gain = fixed.times(saved_us, kept) - fixed.times(harm, OWN_WEIGHT) - fixed.times(there_and_back, WEAR)
+    return max(-GAIN_US_MAX, min(gain, GAIN_US_MAX))
 
 
 def own_rate_q32(state: State, helper_key: str) -> int:
@@ -115,10 +119,20 @@ def free_slots(state: State, added: LinkAdded, depth: int) -> int:
     """Return how many slots the helper can give over this link: its depth less what others have out or may yet lend."""
     helper_key = owner_key(added.helper, added.helper_model)
     taken = 0
-    for link in state.control.by_helper.get(helper_key, ()):
-        if link == added.link:
-            continue
-        out = slots.count_open(state, slots.key_of(state.control.links[link]))
-        lease = state.leases.get(link)
-        taken += max(out, lease.event.slots if lease is not None else 0)
+    for other in _links_to(state, helper_key):
+        if other.link != added.link:
+            lease = state.leases.get(other.link)
+            live = lease.event.slots if lease is not None and is_live(state, lease) else 0
+            taken += max(slots.count_open(state, slots.key_of(other)), live)
     return depth - taken
+
+
+def _links_to(state: State, helper_key: str) -> list[LinkAdded]:
+    """Return every link by which something may be at the helper's model: the removed ones whose rest is still out as well."""
+    control = state.control
+    links = [control.links[link] for link in control.by_helper.get(helper_key, ())]
+    for link in sorted(control.gone):
+        added = control.gone[link]
+        if owner_key(added.helper, added.helper_model) == helper_key:
+            links.append(added)
+    return links

@@ -1,12 +1,18 @@
 """A node's life: incarnations, registration, snapshots, which models are ready."""
 
+from bisect import insort
+
 import msgspec
 
 from domain.events import NodeSnapshot, OpenRequest, Registered
 from domain.ids import Incarnation, LinkId, ModelId, NodeId, RequestId
 from domain.master import slots
 from domain.master.state import (
+    ENGINE_MAX,
     INCARNATIONS_KEPT,
+    OPEN_PER_NODE_MAX,
+    OPEN_PER_QUEUE_MAX,
+    WORK_MAX,
     EngineJob,
     HeldJob,
     Node,
@@ -14,6 +20,7 @@ from domain.master.state import (
     Queue,
     SnapshotPart,
     State,
+    orphan_key,
     owner_key,
     split_key,
     touch,
@@ -22,33 +29,42 @@ from domain.master.state import (
 
 def open_incarnation(state: State, name: NodeId, node: Node, incarnation: Incarnation) -> None:
     """Begin a new incarnation: what the older one had open is orphaned, its slots are closed, its leases are planned again."""
-    if node.incarnation:
-        node.closed.append(node.incarnation)
-        del node.closed[:-INCARNATIONS_KEPT]
-        for key in _keys_of(state, name):
-            _orphan_all(state, key)
-        slots.began_anew(state, name)
+    close_incarnation(node)
+    for key in keys_of(state, name):
+        _orphan_all(state, key)
+    slots.began_anew(state, name)
+    state.presuming.pop(name, None)
     node.incarnation = incarnation
     node.pseq = 0
     node.incomplete = node.late = node.draining = False
     node.not_accepting = {}
-    node.parts = []
+    node.parts, node.part = [], 0
     if node.silent_us:
         node.silent_us = 0
         state.silent[name] = 0
 
 
-def _keys_of(state: State, node: NodeId) -> list[str]:
-    prefix = f"{node}/"
-    return sorted(key for key in state.queues if key.startswith(prefix))
+def close_incarnation(node: Node) -> None:
+    """Believe nothing more of the node until it registers anew."""
+    if node.incarnation:
+        node.closed.append(node.incarnation)
+        del node.closed[:-INCARNATIONS_KEPT]
+        node.incarnation = Incarnation("")
+
+
+def keys_of(state: State, node: NodeId) -> list[str]:
+    """Return the keys of a node's queues, sorted."""
+    known = state.nodes.get(node)
+    return [owner_key(node, model) for model in known.queues] if known is not None else []
 
 
 def _orphan_all(state: State, key: str) -> None:
     queue = state.queues.pop(key)
     node, model = split_key(key)
     for request in sorted({*queue.held, *queue.engine, *queue.lent}):
-        state.orphans.append(Orphan(node, model, request))
+        state.orphans[orphan_key(node, model, request)] = Orphan(node, model, request)
     state.queues[key] = Queue(arrival_us=queue.arrival_us, gaps_us=queue.gaps_us)
+    state.planned_us.pop(key, None)
     touch(state, key, "health")
 
 
@@ -57,8 +73,23 @@ def registered(state: State, name: NodeId, fact: Registered) -> None:
     node = state.nodes[name]
     node.url = fact.url
     node.depth = fact.depth
+    _forget_models(state, name, node, {model.id for model in fact.models})
     node.models = {model.id: model for model in fact.models}
     touch_node(state, name, "health")
+
+
+def _forget_models(state: State, name: NodeId, node: Node, served: set[ModelId]) -> None:
+    """Forget what was measured of models that the node serves no more, and their queues unless something is in them."""
+    for model in sorted(node.models.keys() - served):
+        key = owner_key(name, model)
+        touch(state, key, "health")
+        touch_lenders(state, key, "health")
+        state.fits.pop(key, None)
+        node.not_accepting.pop(model, None)
+        queue = state.queues.get(key)
+        if queue is not None and not (queue.held or queue.engine or queue.lent):
+            del state.queues[key]
+            node.queues.remove(model)
 
 
 def set_ready(state: State, name: NodeId, model: ModelId, *, ready: bool) -> None:
@@ -70,11 +101,12 @@ def set_ready(state: State, name: NodeId, model: ModelId, *, ready: bool) -> Non
         touch_lenders(state, owner_key(name, model), "health")
 
 
-def touch_lenders(state: State, helper_key: str, trigger: str) -> None:
-    """Touch every owner that may lend to a helper's model."""
+def touch_lenders(state: State, helper_key: str, trigger: str, *, but: str = "") -> None:
+    """Touch every owner that may lend to a helper's model, except over the link `but`."""
     for link in state.control.by_helper.get(helper_key, ()):
-        added = state.control.links[link]
-        touch(state, owner_key(added.owner, added.owner_model), trigger)
+        if link != but:
+            added = state.control.links[link]
+            touch(state, owner_key(added.owner, added.owner_model), trigger)
 
 
 def touch_node(state: State, name: NodeId, trigger: str) -> None:
@@ -92,14 +124,18 @@ def snapshot(state: State, name: NodeId, fact: NodeSnapshot) -> None:
     """Collect the parts; with the last one, replace all that is known of the node's queues and desks."""
     node = state.nodes[name]
     if fact.part == 1:
-        node.parts = []
+        node.parts, node.part = [], 0
+    if fact.part != node.part + 1 or len(node.parts) > OPEN_PER_NODE_MAX:
+        node.parts, node.part, node.late = [], 0, True  # not whole: what is known stays out of date
+        return
+    node.part = fact.part
     for owned in fact.queues:
         node.parts += [_part(owned.model, request, desk=False) for request in owned.requests]
     for desk in fact.desks:
         node.parts += [_part(desk.model, request, desk=True) for request in desk.requests]
     if fact.part < fact.parts:
         return
-    parts, node.parts = node.parts, []
+    parts, node.parts, node.part = node.parts, [], 0
     node.late = node.incomplete = False
     _replace_queues(state, name, [part for part in parts if not part.desk])
     _replace_slots(state, name, parts)
@@ -121,37 +157,61 @@ def _part(model: ModelId, request: OpenRequest, *, desk: bool) -> SnapshotPart:
 
 
 def _replace_queues(state: State, name: NodeId, parts: list[SnapshotPart]) -> None:
-    for key in _keys_of(state, name):
-        old = state.queues[key]
-        state.queues[key] = Queue(arrival_us=old.arrival_us, gaps_us=old.gaps_us)
+    node = state.nodes[name]
+    known: dict[str, Queue] = {}
+    for key in keys_of(state, name):
+        known[key] = old = state.queues[key]
+        state.queues[key] = Queue(arrival_us=old.arrival_us, gaps_us=old.gaps_us, freed_us=old.freed_us)
+        state.planned_us.pop(key, None)
+    over = {(sides[2]): key for key in sorted(state.uses) if (sides := slots.sides(key))[0] == name}
     for part in parts:
-        queue = state.queues.setdefault(owner_key(name, part.model), Queue())
-        if part.state == "held":
-            queue.held[part.request] = HeldJob(part.work, part.lendable, 0)
-            queue.held_work += part.work
-            queue.lendable += part.lendable
-        elif part.state == "engine":
-            queue.engine[part.request] = EngineJob(part.work, max(0, state.now_us - part.age_us))
-        elif part.link is not None:
-            queue.lent[part.request] = part.link
+        if part.model not in node.models:
+            continue
+        key = owner_key(name, part.model)
+        queue = state.queues.get(key)
+        if queue is None:
+            queue = state.queues[key] = Queue()
+            insort(node.queues, part.model)
+        if part.request in queue.held or part.request in queue.engine or part.request in queue.lent:
+            continue
+        before = known[key].held.get(part.request) if key in known else None
+        _place(state, queue, part, before.tokens if before is not None else 0, over)
+
+
+def _place(state: State, queue: Queue, part: SnapshotPart, tokens: int, over: dict[LinkId, str]) -> None:
+    """Put one open request of a snapshot where it says that it is."""
+    work = min(part.work, WORK_MAX)
+    if len(queue.held) + len(queue.engine) + len(queue.lent) >= OPEN_PER_QUEUE_MAX:
+        return
+    if part.state == "held":
+        queue.held[part.request] = HeldJob(work, part.lendable, tokens)
+        queue.held_work += work
+        queue.held_tokens += tokens
+        queue.lendable += part.lendable
+    elif part.state == "engine" and len(queue.engine) < ENGINE_MAX:
+        queue.engine[part.request] = EngineJob(work, max(0, state.now_us - part.age_us))
+    elif part.link is not None:
+        queue.lent[part.request] = over.get(part.link, "")
 
 
 def _replace_slots(state: State, name: NodeId, parts: list[SnapshotPart]) -> None:
     """Set the node's own side of every slot count to what it says it has."""
-    as_owner: dict[tuple[LinkId, RequestId], SnapshotPart] = {}
+    as_owner: set[tuple[LinkId, RequestId]] = set()
     as_helper: dict[tuple[LinkId, RequestId], SnapshotPart] = {}
     for part in parts:
-        if part.link is not None:
-            (as_helper if part.desk else as_owner)[part.link, part.request] = part
-    for key in sorted(state.uses):
-        owner, helper, link = key.split(">")
-        for request in sorted(state.uses.get(key, {})):
-            if name == owner and (LinkId(link), request) not in as_owner:
-                slots.closed_by_owner(state, key, request)
-            if name == helper and (LinkId(link), request) not in as_helper:
-                slots.closed_by_helper(state, key, request)
-    for (link, request), part in sorted(as_helper.items()):
+        if part.link is not None and part.desk:
+            as_helper[part.link, part.request] = part
+        elif part.link is not None:
+            as_owner.add((part.link, part.request))
+    for key in sorted(key for key in state.uses if name in slots.sides(key)[:2]):
+        owner, helper, link = slots.sides(key)
+        for request in sorted(state.uses[key]):
+            if name == owner and (link, request) not in as_owner:
+                slots.left_by_owner(state, key, request)
+            if name == helper and (link, request) not in as_helper:
+                slots.left_by_helper(state, key, request)
+    for (link, request), part in sorted(as_helper.items(), key=lambda item: item[0]):
         if part.owner is not None:
             key = slots.use_key(link, part.owner, name)
             if request not in state.uses.get(key, {}):
-                slots.accepted(state, key, request)
+                slots.accepted(state, key, request, name)

@@ -5,17 +5,24 @@ stored after the owner's `answered`. Each side's openings and closings are there
 the most openings that a side stated exceed the most closings that a side stated.
 
 The key of a link's uses holds the two nodes that spoke, so a node that states facts about a link of others only ever fills
-a key that nobody looks up.
+a key that nobody looks up, and only as many as one node may.
 """
 
 from domain.events import LinkAdded
 from domain.ids import LinkId, NodeId, RequestId
-from domain.master.state import SlotUse, State
+from domain.master.state import USES_PER_NODE_MAX, WORK_MAX, SlotUse, State
 
 
 def use_key(link: LinkId, owner: NodeId, helper: NodeId) -> str:
     """Return the key of what is out over `link` from `owner` to `helper`."""
     return f"{owner}>{helper}>{link}"
+
+
+def sides(key: str) -> tuple[NodeId, NodeId, LinkId]:
+    """Return (owner, helper, link) of a key of uses."""
+    owner, _, rest = key.partition(">")
+    helper, _, link = rest.partition(">")
+    return NodeId(owner), NodeId(helper), LinkId(link)
 
 
 def key_of(added: LinkAdded) -> str:
@@ -40,24 +47,32 @@ def count_open(state: State, key: str) -> int:
     return sum(is_open(use) for use in uses.values()) if uses else 0
 
 
-def lent(state: State, key: str, request: RequestId, work: int) -> None:
-    """Note that the owner sends the request: it opens a slot."""
-    use = _use(state, key, request, work)
-    use.lent += 1
+def lent(state: State, key: str, request: RequestId, work: int, by: NodeId) -> None:
+    """Note that the owner `by` sends the request: it opens a slot."""
+    use = _use(state, key, request, work, by)
+    if use is not None:
+        use.lent += 1
 
 
-def accepted(state: State, key: str, request: RequestId) -> None:
-    """Note that the helper took the request: it opens a slot, or the one that the owner opened already."""
-    use = _use(state, key, request, 0)
-    use.accepted += 1
+def accepted(state: State, key: str, request: RequestId, by: NodeId) -> None:
+    """Note that the helper `by` took the request: it opens a slot, or the one that the owner opened already."""
+    use = _use(state, key, request, 0, by)
+    if use is not None:
+        use.accepted += 1
 
 
-def _use(state: State, key: str, request: RequestId, work: int) -> SlotUse:
-    uses = state.uses.setdefault(key, {})
+def _use(state: State, key: str, request: RequestId, work: int, by: NodeId) -> SlotUse | None:
+    """Return the request's use of the link, opened if there was none; None where `by` has opened too many."""
+    uses = state.uses.get(key, {})
     use = uses.get(request)
     if use is None:
-        use = uses[request] = SlotUse(work=work)
-    use.work = use.work or work
+        maker = state.nodes[by]
+        if maker.uses >= USES_PER_NODE_MAX:
+            return None
+        maker.uses += 1
+        use = uses[request] = SlotUse(work=0, maker=by)
+        state.uses[key] = uses
+    use.work = use.work or min(work, WORK_MAX)
     return use
 
 
@@ -76,6 +91,14 @@ def closed_by_owner(state: State, key: str, request: RequestId) -> None:
         _forget_if_done(state, key, request, use)
 
 
+def left_by_owner(state: State, key: str, request: RequestId) -> None:
+    """Note that the owner has nothing more to do with the request, whatever it said of this link."""
+    use = state.uses.get(key, {}).get(request)
+    if use is not None:
+        use.lent_closed = use.lent
+        _forget_if_done(state, key, request, use)
+
+
 def closed_by_helper(state: State, key: str, request: RequestId) -> None:
     """Note the helper's terminal fact about the request on this link; it may never have accepted it."""
     use = state.uses.get(key, {}).get(request)
@@ -84,12 +107,18 @@ def closed_by_helper(state: State, key: str, request: RequestId) -> None:
         _forget_if_done(state, key, request, use)
 
 
+def left_by_helper(state: State, key: str, request: RequestId) -> None:
+    """Note that the helper has the request no more, if it ever accepted it: what is still on its way stays counted."""
+    use = state.uses.get(key, {}).get(request)
+    if use is not None and use.accepted > use.accepted_closed:
+        use.accepted_closed = use.accepted
+        _forget_if_done(state, key, request, use)
+
+
 def began_anew(state: State, node: NodeId) -> None:
     """Close what a node's ended process held: as a helper all of it; as an owner its own side of the count."""
-    for key in sorted(state.uses):
-        owner, helper, _ = key.split(">")
-        if node not in {owner, helper}:
-            continue
+    for key in sorted(key for key in state.uses if node in sides(key)[:2]):
+        helper = sides(key)[1]
         for request, use in sorted(state.uses[key].items()):
             if node == helper:
                 use.accepted_closed = max(use.lent, use.accepted, use.accepted_closed)
@@ -101,6 +130,7 @@ def began_anew(state: State, node: NodeId) -> None:
 
 def _forget_if_done(state: State, key: str, request: RequestId, use: SlotUse) -> None:
     if use.lent <= use.lent_closed and use.accepted <= use.accepted_closed:
+        state.nodes[use.maker].uses -= 1
         uses = state.uses[key]
         del uses[request]
         if not uses:

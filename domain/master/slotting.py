@@ -5,6 +5,7 @@ exact solver in docs/discussions/pricing.md). This is the kernel of the lending 
 owner and helpers like water over steps of different height.
 """
 
+from bisect import bisect_left
 from heapq import heapify, heapreplace
 
 Machine = tuple[int, int]
@@ -13,6 +14,8 @@ Slotting = tuple[list[int], int, int]
 """(jobs for each machine, microseconds until the last completes, sum of all completion times)."""
 
 _HEAP_JOBS_MAX = 32
+_FEW_MACHINES = 6
+"""With so few it is cheaper to pour what a machine had over the others than to list the slots after all."""
 
 
 def earliest_slots(machines: list[Machine], jobs: int) -> Slotting:
@@ -63,3 +66,56 @@ def _by_level(machines: list[Machine], jobs: int) -> Slotting:
             surplus -= 1
     total = sum(n * ready + job * n * (n + 1) // 2 for n, (ready, job) in zip(counts, machines, strict=True))
     return counts, high, total
+
+
+def saved_by_each(machines: list[Machine], counts: list[int]) -> list[int]:
+    """Return for each machine how much the sum of all completion times would grow without it; 0 for the first.
+
+    `counts` are its slots of `earliest_slots`. Without a machine the others keep all their slots, since these are still among
+    the earliest; the jobs that it had go to the earliest slots of the others after those. So nothing is poured anew.
+
+    The first is the owner's own: there is no pouring without it.
+    """
+    nexts = [(ready + n * job, job) for (ready, job), n in zip(machines, counts, strict=True)]
+    if len(machines) <= _FEW_MACHINES:
+        grown = [earliest_slots(nexts[:at] + nexts[at + 1 :], n)[2] if at and n else 0 for at, n in enumerate(counts)]
+    else:
+        grown = _Waiting(nexts).without_each(counts)
+    return [
+        total - (n * ready + job * n * (n + 1) // 2) if at and n else 0
+        for at, (total, n, (ready, job)) in enumerate(zip(grown, counts, machines, strict=True))
+    ]
+
+
+class _Waiting:
+    """The slots that come after those taken, over all machines in order, as far as somebody asked."""
+
+    def __init__(self, nexts: list[Machine]) -> None:
+        self._nexts = nexts
+        self._heap = [(ready + job, index) for index, (ready, job) in enumerate(nexts)]
+        heapify(self._heap)
+        self._sums = [0]
+        """Sum of the first i completions."""
+        self._places: list[list[int]] = [[] for _ in nexts]
+        """Where in the order each machine's completions stand, from 0."""
+
+    def without_each(self, counts: list[int]) -> list[int]:
+        """Return for each machine but the first the sum of the next `counts` completions of all others."""
+        return [self._without(at, n) if at and n else 0 for at, n in enumerate(counts)]
+
+    def _without(self, machine: int, jobs: int) -> int:
+        own, upto = 0, jobs
+        while True:
+            while len(self._sums) <= upto:
+                self._take()
+            own = bisect_left(self._places[machine], upto)
+            if upto - own == jobs:
+                ready, job = self._nexts[machine]
+                return self._sums[upto] - (own * ready + job * own * (own + 1) // 2)
+            upto = jobs + own
+
+    def _take(self) -> None:
+        at, index = self._heap[0]
+        self._places[index].append(len(self._sums) - 1)
+        self._sums.append(self._sums[-1] + at)
+        heapreplace(self._heap, (at + self._nexts[index][1], index))

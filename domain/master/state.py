@@ -23,6 +23,17 @@ STAMP_STEP_US_MAX: Final = 60_000_000
 """A gap between two stamps counts at most this much, so that a stepped server clock cannot rush domain time."""
 INCARNATIONS_KEPT: Final = 256
 """Closed incarnations remembered for each node, so that a late first fact of one cannot reopen it."""
+OPEN_PER_QUEUE_MAX: Final = 16_000
+"""Open requests remembered of one queue (a node holds at most 10,000); what is stated beyond them is not remembered."""
+OPEN_PER_NODE_MAX: Final = 64_000
+OPEN_FREE: Final = 1_000
+"""So many open requests a queue may have whatever its node's other queues hold."""
+ENGINE_MAX: Final = 1_024
+"""Requests inside one engine that are remembered."""
+USES_PER_NODE_MAX: Final = 4_096
+"""Slots in use that are remembered on one node's word."""
+WORK_MAX: Final = 10**15
+"""More work than this counts as this: the sums of a full queue stay inside 64 bits."""
 LEASE_TTL_US: Final = 30_000_000
 REFRESH_US: Final = 60_000_000
 
@@ -52,7 +63,8 @@ class Queue(msgspec.Struct):
     held_tokens: int = 0
     lendable: int = 0
     engine: dict[RequestId, EngineJob] = {}
-    lent: dict[RequestId, LinkId] = {}
+    lent: dict[RequestId, str] = {}
+    """By request what it is out over (domain.master.slots.use_key); empty where that is not known."""
     freed_us: int = 0
     """Domain time of the last departure from the engine: the running job began then or at its own start."""
     arrival_us: int = 0
@@ -65,6 +77,8 @@ class SlotUse(msgspec.Struct):
     """One request over one link, counted from both sides (domain.master.slots)."""
 
     work: int
+    maker: NodeId
+    """On whose word it was opened."""
     lent: int = 0
     lent_closed: int = 0
     accepted: int = 0
@@ -97,6 +111,10 @@ class Control(msgspec.Struct):
     """Links of each owner queue, sorted."""
     by_helper: dict[str, list[LinkId]] = {}
     """Links to each helper model, sorted."""
+    gone: dict[LinkId, LinkAdded] = {}
+    """Removed links whose lease or requests may still be out; forgotten by a commit that finds neither."""
+    retiring: dict[NodeId, bool] = {}
+    """Nodes retired since, whose open requests are not all orphaned yet."""
     roster: dict[NodeId, Enrolled] = {}
     settings: dict[str, int] = {}
     touched: dict[str, str] = {}
@@ -119,6 +137,10 @@ class Node(msgspec.Struct):
     url: str = ""
     depth: int = 0
     models: dict[ModelId, ModelInfo] = {}
+    queues: list[ModelId] = []
+    """Models that have a queue, sorted."""
+    uses: int = 0
+    """Slots in use that are remembered on its word."""
     not_accepting: dict[ModelId, str] = {}
     draining: bool = False
     silent_us: int = 0
@@ -127,6 +149,8 @@ class Node(msgspec.Struct):
     """The health last decided."""
     parts: list["SnapshotPart"] = []
     """Parts of a snapshot whose last part has not come."""
+    part: int = 0
+    """The last of these; 0 outside a snapshot."""
 
 
 class SnapshotPart(msgspec.Struct):
@@ -175,8 +199,10 @@ class State(msgspec.Struct):
     """Owner queues that something happened to since their last plan, with the first trigger."""
     planned_us: dict[str, int] = {}
     """Domain time of the last plan of each owner that still held work then."""
-    orphans: list[Orphan] = []
-    """Requests whose owner's process ended, not said yet."""
+    orphans: dict[str, Orphan] = {}
+    """Requests whose owner's process ended, not said yet, by `orphan_key`."""
+    presuming: dict[NodeId, list[str]] = {}
+    """Nodes that went offline with so much open that it takes several commits to say: (queue, request) said last."""
     silent: dict[NodeId, int] = {}
     """Nodes whose health is to be looked at again, with their silence."""
 
@@ -184,6 +210,11 @@ class State(msgspec.Struct):
 def owner_key(node: NodeId, model: ModelId) -> str:
     """Return the key of a node's model: node ids have no slash, so it is unambiguous and sorts by node."""
     return f"{node}/{model}"
+
+
+def orphan_key(node: NodeId, model: ModelId, request: RequestId) -> str:
+    """Return the key of a request of an ended process; requests of two nodes may bear one id."""
+    return f"{node}/{model}\x1f{request}"
 
 
 def split_key(key: str) -> tuple[NodeId, ModelId]:
@@ -204,6 +235,14 @@ def encode_state(state: State) -> bytes:
 def decode_state(encoded: bytes) -> State:
     """Return the state in `encoded`; raise msgspec.DecodeError if it is none."""
     return _DECODER.decode(encoded)
+
+
+def is_plannable(state: State, key: str) -> bool:
+    """Tell whether there is anything to decide for an owner queue: it has a lease, or work and somewhere to lend it."""
+    if key in state.leased:
+        return True
+    queue = state.queues.get(key)
+    return queue is not None and bool(queue.held) and key in state.control.by_owner
 
 
 _WEAK: Final = {"link": 1, "health": 0, "slots_freed": 0}

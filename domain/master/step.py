@@ -16,7 +16,7 @@ from domain.ids import Generation
 from domain.master.control import fold_control
 from domain.master.decide import Decided, Head, decide, evolve, finish, merge_touched
 from domain.master.fold import fold_fact
-from domain.master.inputs import ControlInput, FactOrRejected, Rejected
+from domain.master.inputs import NOT_A_FACT, ControlInput, FactOrRejected, Rejected
 from domain.master.state import POLICY, State, encode_state
 from domain.ports import StoredMessage
 
@@ -59,7 +59,7 @@ def fold_into(
     for fact, stored in facts:
         fold_fact(state, fact)
         span.facts.append(stored)
-        if isinstance(fact, Rejected):
+        if isinstance(fact, Rejected) and fact.code != NOT_A_FACT:
             span.rejected.append((fact.seq, fact.code))
 
 

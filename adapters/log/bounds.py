@@ -1,0 +1,95 @@
+"""How large what a node says may be: longer ids, negative counts or absurd numbers are refused before any rule reads them.
+
+A node that was taken over may sign what it likes. With these bounds no fact can make a commit outgrow its message, a price
+outgrow 64 bits, or a table of the master outgrow what the fold allows each node.
+"""
+
+from functools import cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, Union, get_args, get_origin
+
+import msgspec
+from msgspec import Meta
+
+from domain.events import Input
+from domain.events.base import EventBody
+from domain.ids import Generation, Incarnation, LeaseId, LinkId, ModelId, NodeId, RequestId
+
+NUMBER_MAX: Final = 10**15
+"""Largest count or duration: 31 years in microseconds."""
+WORK_MAX: Final = 10**18
+"""Largest work; from 10**15 on the fold calls it all the same (domain.master.fold)."""
+DEPTH_MAX: Final = 1024
+PSEQ_DIGITS_MAX: Final = 15
+INCARNATION_CHARS_MAX: Final = 64
+
+_TEXTS: Final[dict[object, int]] = {
+    RequestId: 64, ModelId: 256, LinkId: 64, LeaseId: 64, Generation: 16, Incarnation: INCARNATION_CHARS_MAX, str: 1024,
+}  # fmt: skip
+_NODE: Final = Meta(max_length=31, pattern=r"^[a-z0-9][a-z0-9-]*\Z")
+_FIELDS: Final[dict[str, object]] = {
+    "url": Annotated[str, Meta(max_length=512, pattern=r"^[!-~]*\Z")],
+    "helper": Annotated[str, Meta(max_length=31, pattern=r"^[a-z0-9-]*\Z")],
+    "work": Annotated[int, Meta(ge=0, le=WORK_MAX)],
+    "depth": Annotated[int, Meta(ge=0, le=DEPTH_MAX)],
+    "slots": Annotated[int, Meta(ge=0, le=DEPTH_MAX)],
+    "part": Annotated[int, Meta(ge=1, le=10_000)],
+    "parts": Annotated[int, Meta(ge=1, le=10_000)],
+}
+_ITEMS_MAX: Final = 2000
+"""Items of any list; a message of the stream holds at most 128 KiB."""
+_MODELS_MAX: Final = 256
+
+
+def _bounded(name: str, kind: Any) -> Any:
+    """Return the type of a field with its bounds."""
+    if name in _FIELDS:
+        return _FIELDS[name]
+    if kind is NodeId:
+        return Annotated[str, _NODE]
+    if kind in _TEXTS:
+        return Annotated[str, Meta(max_length=_TEXTS[kind])]
+    if kind is int:
+        return Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return _twin(kind)
+    return _bounded_inside(name, kind)
+
+
+def _bounded_inside(name: str, kind: Any) -> Any:
+    """Return a type made of others, each with its bounds."""
+    inner = tuple(_bounded("", each) for each in get_args(kind) if each is not Ellipsis)
+    if get_origin(kind) in {Union, UnionType}:
+        return Union[inner]  # noqa: UP007  # built at run time
+    if get_origin(kind) is tuple:
+        most = Meta(max_length=_MODELS_MAX if name == "models" else _ITEMS_MAX)
+        return Annotated[tuple[inner[0], ...], most]  # type: ignore[valid-type]
+    if get_origin(kind) is dict:
+        return Annotated[dict[inner], Meta(max_length=_ITEMS_MAX)]  # type: ignore[misc,valid-type]
+    assert kind in {bool, NoneType}, f"{name}: no bounds for {kind}"
+    return kind
+
+
+@cache
+def _twin(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
+    """Return a struct of the same form whose fields are bounded."""
+    fields: list[Any] = [
+        (field.name, _bounded(field.name, field.type))
+        if field.required
+        else (field.name, _bounded(field.name, field.type), field.default)
+        for field in msgspec.structs.fields(kind)
+    ]
+    tags: Any = {"tag_field": "event", "tag": kind.__struct_config__.tag} if issubclass(kind, EventBody) else {}
+    return msgspec.defstruct(f"Bounded{kind.__name__}", fields, kw_only=True, **tags)
+
+
+_DECODER: Final = msgspec.json.Decoder(Union[tuple(_twin(each) for each in get_args(Input))])  # noqa: UP007
+
+
+def within(data: msgspec.Raw | bytes) -> bool:
+    """Tell whether an event that decodes also keeps to the bounds."""
+    try:
+        _DECODER.decode(data)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True
