@@ -78,6 +78,11 @@ class Feed:
         self._at = order_of(last.headers) if last else BEFORE_ALL
         return self._at[1], self._at[2]
 
+    @property
+    def at(self) -> Order:
+        """Return (generation, version, index) of the newest decision known to be in the feed, as of the last answer."""
+        return self._at or BEFORE_ALL
+
     async def publish(self, commit: Commit) -> None:
         """Publish every decision of `commit` but the plans, as far as they are not in the feed yet.
 

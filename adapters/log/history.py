@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
 from typing import cast
 
 import msgspec
@@ -16,6 +15,8 @@ from domain.master.state import State, decode_state
 from domain.master.step import Position, Range, after, begun, check_chain, fold_into, follow, genesis, is_genesis
 from domain.ports import StoredMessage, Stream, Witnessed
 
+_COMMITS_AT_ONCE = 500
+
 
 class Streams(msgspec.Struct, frozen=True):
     """The streams that the master's history stands in."""
@@ -26,10 +27,13 @@ class Streams(msgspec.Struct, frozen=True):
 
 
 class Cursor:
-    """Reads one stream forward, in the pieces that commits name, with one subscription for all of them."""
+    """Reads one stream forward, in the pieces that commits name, with one subscription for all of them.
 
-    def __init__(self, stream: Stream, *, after: int) -> None:
-        self._stream, self._at = stream, after
+    `endless`: the subscription goes on when all that stands there is read, for a follower that comes again soon.
+    """
+
+    def __init__(self, stream: Stream, *, after: int, endless: bool = False) -> None:
+        self._stream, self._at, self._endless = stream, after, endless
         self._batches: AsyncGenerator[Sequence[StoredMessage], None] | None = None
         self._ahead: list[StoredMessage] = []
 
@@ -40,8 +44,9 @@ class Cursor:
             HistoryGapError: the stream does not hold them all.
         """
         while (have := self._at + len(self._ahead)) < high:
-            if self._batches is None:
-                self._batches = await self._open(have, high)
+            if self._batches is None or self._endless:
+                last = await self._end(high)
+                self._batches = self._batches or self._open(have, last)
             batch = await anext(self._batches, None)
             if batch is None:  # all that stood there when it was opened is read; the stream has grown since
                 self._batches = None
@@ -52,11 +57,16 @@ class Cursor:
         self._at = high
         return taken
 
-    async def _open(self, have: int, high: int) -> AsyncGenerator[Sequence[StoredMessage], None]:
+    async def _end(self, high: int) -> int:
+        """Return where the stream ends now; it must not be before `high`, for nothing would ever come of waiting."""
         last = (await self._stream.bounds()).last
         if last < high:
             raise HistoryGapError(f"{self._stream.name}: ends at {last}, before message {high}")
-        return cast("AsyncGenerator[Sequence[StoredMessage], None]", self._stream.read(after=have, until=last))
+        return last
+
+    def _open(self, have: int, last: int) -> AsyncGenerator[Sequence[StoredMessage], None]:
+        until = None if self._endless else last
+        return cast("AsyncGenerator[Sequence[StoredMessage], None]", self._stream.read(after=have, until=until))
 
     async def close(self) -> None:
         """End the subscription."""
@@ -67,28 +77,32 @@ class Cursor:
 class Cursors:
     """The inputs of commits, in step with the ledger; a new generation begins anew where its first commit says."""
 
-    def __init__(self, streams: Streams, position: Position) -> None:
-        self._streams = streams
-        self.facts = Cursor(streams.events, after=position.hi)
-        self.control = Cursor(streams.control, after=position.chi)
+    def __init__(self, streams: Streams, position: Position, *, endless: bool = False) -> None:
+        self._streams, self._endless = streams, endless
+        self.facts = Cursor(streams.events, after=position.hi, endless=endless)
+        self.control = Cursor(streams.control, after=position.chi, endless=endless)
+        self.commits = Cursor(streams.ledger, after=position.version, endless=endless)
 
     async def restart(self, stored: Commit) -> None:
         """Go on from the positions of a generation's first commit."""
-        await self.close()
-        self.facts = Cursor(self._streams.events, after=stored.hi)
-        self.control = Cursor(self._streams.control, after=stored.chi)
+        await self.facts.close()
+        await self.control.close()
+        self.facts = Cursor(self._streams.events, after=stored.hi, endless=self._endless)
+        self.control = Cursor(self._streams.control, after=stored.chi, endless=self._endless)
 
     async def close(self) -> None:
         """End the subscriptions."""
         await self.facts.close()
         await self.control.close()
+        await self.commits.close()
 
 
 class History:
     """A state at a position, and the way to move it on along stored commits."""
 
-    def __init__(self, streams: Streams, reader: Reader) -> None:
-        self.streams, self.reader = streams, reader
+    def __init__(self, streams: Streams, reader: Reader, *, fold_max: int = 1 << 30) -> None:
+        """`fold_max`: most facts folded at once; the result may not depend on it, and an audit can try that."""
+        self.streams, self.reader, self._fold_max = streams, reader, fold_max
         self.state = State()
         self.position = Position(Generation(""))
 
@@ -96,7 +110,10 @@ class History:
         """Take a snapshot if commit `at` vouches for its bytes; tell whether it did."""
         if not at.state or hashlib.blake2b(snapshot, digest_size=16).hexdigest() != at.state:
             return False
-        self.state = decode_state(snapshot)
+        try:
+            self.state = decode_state(snapshot)
+        except msgspec.DecodeError:  # of another version of the state; folding again gives the same
+            return False
         self.position = after(at)
         return True
 
@@ -108,8 +125,10 @@ class History:
         if first.decisions and isinstance(first.decisions[0], SafeModeLeft):
             self.state, self.position = begun(first.hi, first.chi), after(first)
 
-    async def catch_up(self, head: Commit) -> None:
+    async def catch_up(self, head: Commit, cursors: "Cursors | None" = None) -> None:
         """Apply stored commits up to `head`, checking the chain and every digest on the way.
+
+        `cursors`: of this history's position, from an earlier call; whoever gave them closes them.
 
         Raises:
             HistoryError: the chain is broken, or an input is changed.
@@ -117,15 +136,15 @@ class History:
         """
         if head.version <= self.position.version:
             return
-        cursors = Cursors(self.streams, self.position)
+        using = cursors or Cursors(self.streams, self.position)
         try:
-            commits = self.streams.ledger.read(after=self.position.version, until=head.version)
-            async with aclosing(cast("AsyncGenerator[Sequence[StoredMessage], None]", commits)):
-                async for batch in commits:
-                    for message in batch:
-                        await self._apply(stored_commit(message), cursors)
+            while self.position.version < head.version:
+                upto = min(head.version, self.position.version + _COMMITS_AT_ONCE)
+                for message in await using.commits.take(upto):
+                    await self._apply(stored_commit(message), using)
         finally:
-            await cursors.close()
+            if cursors is None:
+                await using.close()
 
     async def _apply(self, stored: Commit, cursors: Cursors) -> None:
         if await self.began_anew(stored, cursors):
@@ -150,7 +169,10 @@ class History:
         self.state.term = stored.term
         span = Range()
         decreed = [(self.reader.control(message), message) for message in await cursors.control.take(stored.chi)]
-        fold_into(self.state, span, decreed, self.reader.facts(await cursors.facts.take(stored.hi)))
+        fold_into(self.state, span, decreed, [])
+        facts = await cursors.facts.take(stored.hi)
+        for at in range(0, len(facts), self._fold_max):
+            fold_into(self.state, span, [], self.reader.facts(facts[at : at + self._fold_max]))
         return span
 
 

@@ -39,6 +39,7 @@ class Range(msgspec.Struct):
     facts: list[StoredMessage] = []
     control: list[StoredMessage] = []
     rejected: list[tuple[int, str]] = []
+    size_bytes: int = 0
 
     def messages(self) -> Iterable[StoredMessage]:
         """Yield the stored messages in the order of the digest: control first, then facts."""
@@ -59,6 +60,7 @@ def fold_into(
     for fact, stored in facts:
         fold_fact(state, fact)
         span.facts.append(stored)
+        span.size_bytes += len(stored.body) + len(stored.headers)
         if isinstance(fact, Rejected) and fact.code != NOT_A_FACT:
             span.rejected.append((fact.seq, fact.code))
 

@@ -7,7 +7,7 @@ Heartbeats only keep standbys from competing.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 
 import msgspec
 
@@ -34,7 +34,10 @@ from domain.master.inputs import FactInput
 from domain.master.state import POLICY, State, encode_state
 from domain.master.step import Range, after, commit, fold_into
 from domain.ports import Clock, StoredMessage, Stream, WitnessBook, Witnessed
+from services.master.alarm import Alarm
+from services.master.following import Following
 from services.master.observer import LOOK_EVERY_S, Observer
+from services.master.outbox import Outbox
 
 LOG = logging.getLogger("leaseway.master")
 TAKEOVER_SILENCE_US = 2_000_000
@@ -43,11 +46,14 @@ FIRST_WAIT_US = 700_000
 """At its start a master listens this long for another one; masters beat every half second."""
 RANGE_FACTS_MAX = 20_000
 """A range without a decision is closed by a root commit when it is this long, so that a restart has little to fold."""
-REJECTED_MAX = 2_000
+RANGE_BYTES_MAX = 16 * 1024 * 1024
+REJECTED_MAX = 1_000
+"""A range with so many refused inputs is closed too: the commit lists each."""
+FOLDED_AT_ONCE = 250
 SNAPSHOT_EVERY = 500
-DUE_EVERY_US = 200_000
+SNAPSHOTS_TRIED = 3
 BATCHES_AHEAD = 16
-WITNESS_EVERY_S = 0.2
+SIDE_EVERY_S = 0.2
 SAFE_LOOK_EVERY_S = 0.5
 
 
@@ -81,12 +87,19 @@ class MasterLoop:
         self.history = self._blank()
         self.ready = asyncio.Event()
         """Set once the master follows, decides, or knows that it may not."""
-        self._unpublished: asyncio.Queue[Commit] = asyncio.Queue()
+        self._outbox = Outbox(parts.streams.ledger, parts.feed)
+        self._snapshot: tuple[int, bytes] | None = None
+        """(version, content) to be saved next; an older one that was not saved yet is not worth it any more."""
         self._loaded = Generation("")
         """The generation of the ledger's last commit when it was loaded."""
 
     def _blank(self) -> History:
         return History(self.parts.streams, self.parts.reader)
+
+    @property
+    def feed_trouble(self) -> str:
+        """Why decisions do not reach the feed; empty while they do."""
+        return self._outbox.trouble
 
     @property
     def state(self) -> State:
@@ -143,40 +156,42 @@ class MasterLoop:
         """Begin at the newest snapshot of this generation that a commit vouches for, or at the generation's first commit."""
         first = await first_of_generation(self.parts.streams.ledger, head)
         self.history.begin_at(first)
-        newest = await self.parts.snapshots.newest(not_after=head.version)
-        if newest is None or newest[0] < first.version:
-            return
-        message = await self.parts.streams.ledger.get(newest[0])
-        if message is None or not self.history.restore(newest[1], stored_commit(message)):
+        upto = head.version
+        for _ in range(SNAPSHOTS_TRIED):
+            newest = await self.parts.snapshots.newest(not_after=upto)
+            if newest is None or newest[0] < first.version:
+                return
+            message = await self.parts.streams.ledger.get(newest[0])
+            if message is not None and self.history.restore(newest[1], stored_commit(message)):
+                return
             LOG.warning("snapshot_unusable", extra={"version": newest[0]})
+            upto = newest[0] - 1
 
     async def _stand_by(self) -> None:
         """Apply the commits of the active master until none is heard of for a while."""
         self.mode = "standby"
         since_us = self.parts.clock.monotonic_us()
         wait_us = FIRST_WAIT_US
-        while True:
-            head = await last_commit(self.parts.streams.ledger)
-            if head is not None:
-                await self.history.catch_up(head)
-            now_us = self.parts.clock.monotonic_us()
-            heard_us = self.parts.observer.master_seen_us
-            if heard_us is not None:
-                since_us, wait_us = max(since_us, heard_us), TAKEOVER_SILENCE_US
-                self.ready.set()
-            if now_us - since_us >= wait_us:
-                return
-            await asyncio.sleep(0.1)
+        async with aclosing(Following(self.history, self.parts.clock)) as following:
+            while True:
+                await following.catch_up()
+                now_us = self.parts.clock.monotonic_us()
+                heard_us = self.parts.observer.master_seen_us
+                if heard_us is not None:
+                    since_us, wait_us = max(since_us, heard_us), TAKEOVER_SILENCE_US
+                    self.ready.set()
+                if now_us - since_us >= wait_us:
+                    return
+                await asyncio.sleep(0.1)
 
     # ---- deciding ----------------------------------------------------------------------------------------------------
 
     async def _reign(self) -> None:
         """Be the active master until another commit is found where ours was to be."""
         self.state.term = self.history.position.term + 1
-        self.parts.observer.begin(self.state)
-        self._unpublished = asyncio.Queue()
+        self.parts.observer.begin()
+        self._outbox = Outbox(self.parts.streams.ledger, self.parts.feed)
         await self._claim()
-        await self._publish_backlog()
         LOG.info("active", extra={"term": self.state.term, "version": self.history.position.version})
         self.mode = "active"
         self.ready.set()
@@ -186,9 +201,11 @@ class MasterLoop:
             async with asyncio.TaskGroup() as group:
                 group.create_task(_pour(self.parts.streams.events, position.hi, inbox))
                 group.create_task(_pour(self.parts.streams.control, position.chi, inbox))
+                group.create_task(self._beat())
                 group.create_task(self._watch())
-                group.create_task(self._publish())
+                group.create_task(self._outbox.run())
                 group.create_task(self._keep_witness())
+                group.create_task(self._keep_snapshots())
                 group.create_task(self._decide(inbox))
         except BaseExceptionGroup as failed:
             raise _first(failed) from failed
@@ -196,44 +213,34 @@ class MasterLoop:
     async def _claim(self) -> None:
         """Store the term's first commit, over no input, before anything is observed or decided in its name.
 
-        So no two masters ever share a term, and a master that is stale learns it now. The commit carries the state's digest.
+        So no two masters ever share a term, and a master that is stale learns it now. The commit carries the state's digest,
+        and what the last master left unsaid about nodes.
         """
         position = self.history.position
         if not position.generation:
-            self.history.position = msgspec.structs.replace(position, generation=self.parts.new_generation)
-        claim = commit(self.state, self.history.position, Range(), Decided([], 0), with_state=True)
-        await self._store(claim)
-
-    async def _publish_backlog(self) -> None:
-        """Put on the feed what the ledger holds beyond the feed's end: the last master may have died in between."""
-        version, _ = await self.parts.feed.resume()
-        head = self.history.position.version
-        if head < max(1, version):
-            return
-        async for batch in self.parts.streams.ledger.read(after=max(0, version - 1), until=head):
-            for message in batch:
-                await self.parts.feed.publish(stored_commit(message))
+            position = msgspec.structs.replace(position, generation=self.parts.new_generation)
+            self.history.position = position
+        decided = decide(self.state, Head(position.generation, position.version + 1), 0)
+        await self._store(commit(self.state, position, Range(), decided, with_state=True))
 
     async def _decide(self, inbox: asyncio.Queue[tuple[Stream, Sequence[StoredMessage]]]) -> None:
         span = Range()
         while True:
-            self._fold(span, [await inbox.get()])
-            while not inbox.empty():
-                self._fold(span, [inbox.get_nowait()])
+            self._fold(span, *await inbox.get())
+            while not inbox.empty() and not _is_long(span):
+                self._fold(span, *inbox.get_nowait())
             while (made := self._cut(span)) is not None:  # one commit can leave owners for the next
                 await self._store(made)
                 span = Range()
-                self._unpublished.put_nowait(made)
 
-    def _fold(self, span: Range, given: list[tuple[Stream, Sequence[StoredMessage]]]) -> None:
+    def _fold(self, span: Range, stream: Stream, batch: Sequence[StoredMessage]) -> None:
         reader = self.parts.reader
-        for stream, batch in given:
-            if stream is self.parts.streams.control:
-                fold_into(self.state, span, [(reader.control(message), message) for message in batch], [])
-            else:
-                facts = reader.facts(batch)
-                self._check_witnesses([fact for fact, _ in facts if isinstance(fact, FactInput)])
-                fold_into(self.state, span, [], facts)
+        if stream is self.parts.streams.control:
+            fold_into(self.state, span, [(reader.control(message), message) for message in batch], [])
+        else:
+            facts = reader.facts(batch)
+            self._check_witnesses([fact for fact, _ in facts if isinstance(fact, FactInput)])
+            fold_into(self.state, span, [], facts)
 
     def _check_witnesses(self, facts: list[FactInput]) -> None:
         """A node that registers says the newest commit that it saw; a ledger that is behind it has lost something."""
@@ -251,7 +258,7 @@ class MasterLoop:
         """Return the commit over what is folded, if anything follows from it."""
         position = self.history.position
         decided: Decided = decide(self.state, Head(position.generation, position.version + 1))
-        long = len(span.facts) >= RANGE_FACTS_MAX or len(span.rejected) >= REJECTED_MAX
+        long = _is_long(span)
         if not decided.decisions and not long:
             return None
         with_state = long or (position.version + 1) % SNAPSHOT_EVERY == 0
@@ -262,15 +269,22 @@ class MasterLoop:
         if not await self.parts.ledger.append(made.version, encode_commit(made), made.digest):
             raise Deposed
         self.history.position = after(made)
+        self._outbox.put(made)
         if snapshot:
-            await self.parts.snapshots.save(made.version, snapshot)
+            self._snapshot = (made.version, snapshot)
 
     # ---- beside the decisions ----------------------------------------------------------------------------------------
 
-    async def _publish(self) -> None:
-        """Publish stored commits on the feed, in order."""
+    async def _keep_snapshots(self) -> None:
+        """Save the newest snapshot that a commit vouches for. Where that fails a restart only has more to fold."""
         while True:
-            await self.parts.feed.publish(await self._unpublished.get())
+            if self._snapshot is not None:
+                (version, snapshot), self._snapshot = self._snapshot, None
+                try:
+                    await self.parts.snapshots.save(version, snapshot)
+                except BusError as error:
+                    LOG.warning("snapshot_not_saved", extra={"version": version, "error": str(error)})
+            await asyncio.sleep(SIDE_EVERY_S)
 
     async def _keep_witness(self) -> None:
         """Remember the newest stored commit outside the ledger, not more often than a disk likes to be synced."""
@@ -279,29 +293,43 @@ class MasterLoop:
             position = self.history.position
             if position.version > kept:
                 seen = Witnessed(generation=position.generation, version=position.version, digest=position.digest)
-                await self.parts.witness.write(seen)
-                kept = position.version
-            await asyncio.sleep(WITNESS_EVERY_S)
+                try:
+                    await self.parts.witness.write(seen)
+                except OSError as error:
+                    LOG.warning("witness_not_kept", extra={"version": position.version, "error": str(error)})
+                else:
+                    kept = position.version
+            await asyncio.sleep(SIDE_EVERY_S)
+
+    async def _beat(self) -> None:
+        while True:
+            self.parts.observer.beat()
+            await asyncio.sleep(LOOK_EVERY_S)
 
     async def _watch(self) -> None:
-        """Beat, look at heartbeats, and state when the earliest timer ran out."""
-        armed_us, armed_at_us = None, 0
+        """Look at heartbeats, and state when the earliest timer ran out."""
+        alarm = Alarm()
         while True:
             await self.parts.observer.look(self.state)
-            due_us = next_due_us(self.state)
             now_us = self.parts.clock.monotonic_us()
-            if due_us != armed_us:
-                armed_us, armed_at_us = due_us, now_us
-            elif due_us is not None and now_us - armed_at_us >= max(due_us - self.state.now_us, DUE_EVERY_US):
-                await self.parts.observer.due(self.state.term, now_us - armed_at_us)
-                armed_us = None
+            elapsed_us = alarm.rings(self.state.now_us, next_due_us(self.state), now_us)
+            if elapsed_us is not None:
+                await self.parts.observer.due(self.state.term, elapsed_us)
             await asyncio.sleep(LOOK_EVERY_S)
+
+
+def _is_long(span: Range) -> bool:
+    """Tell whether a range has to end here: for a restart's sake, the commit's size, or this process' memory."""
+    return (
+        len(span.facts) >= RANGE_FACTS_MAX or len(span.rejected) >= REJECTED_MAX or span.size_bytes >= RANGE_BYTES_MAX
+    )
 
 
 async def _pour(stream: Stream, after_seq: int, inbox: asyncio.Queue[tuple[Stream, Sequence[StoredMessage]]]) -> None:
     batches: AsyncIterator[Sequence[StoredMessage]] = stream.read(after=after_seq)
     async for batch in batches:
-        await inbox.put((stream, batch))
+        for at in range(0, len(batch), FOLDED_AT_ONCE):
+            await inbox.put((stream, batch[at : at + FOLDED_AT_ONCE]))
 
 
 def _first(failed: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -1,6 +1,5 @@
 """What the active master sees besides facts, heartbeats and timers: stored as observations before anything is decided on them."""
 
-import asyncio
 import logging
 
 from adapters.keys import derive_mac_key, mac
@@ -17,6 +16,8 @@ from domain.subjects import heartbeat_subject, observation_subject
 LOG = logging.getLogger("leaseway.master")
 LOOK_EVERY_S = 0.5
 MASTER = NodeId("master")
+DEAF_AFTER_US = 2_000_000
+"""A watcher that did not look for so long (stopped, starved) has missed beats itself."""
 
 
 class Observer:
@@ -29,7 +30,10 @@ class Observer:
         self._key = bytes.fromhex(derive_mac_key(mac_secret, MASTER))
         self._incarnation = incarnation
         self._stated = 0
-        self._seen_us: dict[str, int] = {}
+        self._heard_us: dict[str, int] = {}
+        self._since_us = 0
+        """From here on silences count: before, it was this master that heard nothing."""
+        self._looked_us = 0
         self.master_seen_us: int | None = None
         """When a master was last heard to be active (another one, while this one is standby)."""
 
@@ -40,26 +44,40 @@ class Observer:
             if name == MASTER:
                 self.master_seen_us = self._clock.monotonic_us()
             else:
-                self._seen_us[name] = self._clock.monotonic_us()
+                self._heard_us[name] = self._clock.monotonic_us()
 
-    def begin(self, state: State) -> None:
-        """Begin to be the active master: every node has the benefit of the doubt from now on."""
-        now_us = self._clock.monotonic_us()
-        for name in sorted(state.nodes):
-            self._seen_us[name] = max(now_us, self._seen_us.get(name, 0))
+    def begin(self) -> None:
+        """Begin to be the active master: no silence counts that began before now."""
+        self._since_us = self._looked_us = self._clock.monotonic_us()
+
+    def beat(self) -> None:
+        """Say that this master is active."""
+        self._bus.beat(heartbeat_subject(self._cluster, MASTER))
 
     async def look(self, state: State) -> None:
-        """Beat, and state which nodes fell silent or are back."""
-        self._bus.beat(heartbeat_subject(self._cluster, MASTER))
+        """State which nodes fell silent or are back, unless it was this master that could not hear them."""
         now_us = self._clock.monotonic_us()
+        deaf = not self._bus.connected or now_us - self._looked_us > DEAF_AFTER_US
+        self._looked_us = now_us
+        if deaf:
+            self._since_us = now_us
+            return
         for name in sorted(state.nodes):
-            silence_us = now_us - self._seen_us.setdefault(name, now_us)
-            said_us = state.nodes[name].silent_us
-            if silence_us < UNHEALTHY_AFTER_US:
-                if said_us:
-                    await self.state(state.term, HeartbeatSeen(node=name))
-            elif not said_us or (said_us < OFFLINE_AFTER_US <= silence_us):
-                await self.state(state.term, HeartbeatMissed(node=name, silent_us=silence_us))
+            node = state.nodes.get(name)  # what is stated below is folded while it is awaited
+            seen = self._seen(name, node.silent_us, now_us) if node is not None and node.incarnation else None
+            if seen is not None:
+                await self.state(state.term, seen)
+        self._looked_us = self._clock.monotonic_us()
+
+    def _seen(self, name: NodeId, said_us: int, now_us: int) -> HeartbeatSeen | HeartbeatMissed | None:
+        """Return what is to be said of a node, if its silence is not as was `said_us`. Only a beat that was heard ends one."""
+        heard_us = self._heard_us.get(name)
+        if heard_us is not None and now_us - heard_us < UNHEALTHY_AFTER_US:
+            return HeartbeatSeen(node=name) if said_us else None
+        silence_us = now_us - max(heard_us or 0, self._since_us)
+        if silence_us >= UNHEALTHY_AFTER_US and (not said_us or said_us < OFFLINE_AFTER_US <= silence_us):
+            return HeartbeatMissed(node=name, silent_us=silence_us)
+        return None
 
     async def due(self, term: int, elapsed_us: int) -> None:
         """State that the earliest timer ran out."""
@@ -85,8 +103,3 @@ class Observer:
             await self._events.publish(observation_subject(self._cluster, term, body), tagged, message_id=envelope.id)
         except BusError as error:
             LOG.warning("observation_not_stored", extra={"kind": tag_of(body), "error": str(error)})
-
-
-async def sleep_us(microseconds: int) -> None:
-    """Sleep, at least not at all."""
-    await asyncio.sleep(max(0, microseconds) / 1_000_000)
