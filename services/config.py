@@ -101,3 +101,8 @@ class Config(_Table, frozen=True, kw_only=True):
     clickhouse: ClickhouseConfig = ClickhouseConfig()
     data: Path = Path()
     """The data directory (flag, environment or `$XDG_DATA_HOME/leaseway`); never in the file."""
+
+
+def preflight_file(data: Path) -> Path:
+    """Return where provisioning leaves what it found about the bus, for the master's /health."""
+    return data / "nats" / "preflight.json"

@@ -69,8 +69,8 @@ async def verify(
     reader: Reader,
     *,
     whole: bool = False,
-    snapshot: bytes | None = None,
-    snapshot_at: Commit | None = None,
+    snapshot: tuple[int, bytes] | None = None,
+    fold_max: int = 1 << 30,
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
     """Decide every commit of the ledger's newest generation again, from its beginning or from a snapshot, and report.
@@ -78,6 +78,8 @@ async def verify(
     An older generation ended because its history was in doubt: `whole` verifies from the first commit there is.
 
     A difference ends it, since all that follows hangs on it. `progress(version, last)` is called as it goes.
+
+    `snapshot`: (version, state bytes) to begin at, if the commit of that version vouches for the bytes.
     """
     report = Report()
     try:
@@ -86,12 +88,14 @@ async def verify(
             return report
         report.generation = head.generation
         await check_inputs(streams, head)
-        history = History(streams, reader)
+        history = History(streams, reader, fold_max=fold_max)
         if not whole:
             history.begin_at(await first_of_generation(streams.ledger, head))
-        if snapshot is not None and snapshot_at is not None and not history.restore(snapshot, snapshot_at):
-            wrong = f"snapshot of version {snapshot_at.version}: its bytes do not have the digest in the commit"
-            report.differences.append(Difference(snapshot_at.version, "snapshot", wrong))
+        if snapshot is not None and not await _begin_at_snapshot(history, *snapshot):
+            wrong = "its bytes do not have the digest that its commit states"
+            report.differences.append(
+                Difference(snapshot[0], "snapshot", f"snapshot of version {snapshot[0]}: {wrong}")
+            )
             return report
         await _replay_all(history, head, report, progress)
     except (HistoryError, HistoryGapError) as error:
@@ -99,6 +103,11 @@ async def verify(
         place = "events" if isinstance(error, HistoryGapError) else "ledger"
         report.differences.append(Difference(version, place, str(error)))
     return report
+
+
+async def _begin_at_snapshot(history: History, version: int, content: bytes) -> bool:
+    message = await history.streams.ledger.get(version)
+    return message is not None and history.restore(content, stored_commit(message))
 
 
 async def _replay_all(

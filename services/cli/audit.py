@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -10,14 +11,17 @@ from adapters.keys import load_credentials
 from adapters.log.bundle import Header, export, load
 from adapters.log.history import Streams
 from adapters.log.reader import Reader
+from adapters.log.snapshots import Snapshots
 from adapters.log.verify import Difference, Report, verify
 from adapters.nats.connection import Bus
 from domain.errors import BadConfigError
-from domain.subjects import CONTROL, EVENTS, LEDGER
+from domain.subjects import CONTROL, EVENTS, LEDGER, SNAPSHOTS
 from services.cli.history import bus_of
 from services.cli.reach import Here, here
 from services.cli.show import Output, Waiting, note
 from services.lifecycle import EXIT_FAILED, EXIT_OK
+
+_ANY: Final = 1 << 30
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -30,34 +34,59 @@ def run(parsed: argparse.Namespace) -> int:
             _tell_export(header, parsed)
             return EXIT_OK
         copy: Path | None = parsed.copy
-        report = asyncio.run(audit(place, waiting) if copy is None else _audit_copy(place, copy, waiting))
+        how = _How(whole=parsed.whole, fold_max=parsed.batch or _ANY, from_snapshot=parsed.from_snapshot)
+        report = asyncio.run(audit(place, waiting, how) if copy is None else _audit_copy(place, copy, waiting, how))
     finally:
         waiting.done()
     tell(report, as_json=parsed.json)
     return EXIT_OK if report.clean else EXIT_FAILED
 
 
-async def audit(place: Here, waiting: Waiting) -> Report:
-    """Return what a verification of the whole ledger finds."""
+class _How(msgspec.Struct, frozen=True):
+    """Where a verification begins, and in which pieces it reads."""
+
+    whole: bool = False
+    fold_max: int = _ANY
+    from_snapshot: bool = False
+
+
+async def audit(place: Here, waiting: Waiting, how: _How = _How()) -> Report:  # noqa: B008  # frozen
+    """Return what a verification of the ledger finds."""
     async with bus_of(place) as bus:
-        return await _verify(place, _streams(bus), waiting)
+        snapshot = None
+        if how.from_snapshot:
+            snapshot = await Snapshots(bus.stream(SNAPSHOTS), cluster=place.config.cluster.name).newest()
+            if snapshot is None:
+                raise BadConfigError("audit verify --from-snapshot: the bus holds no whole snapshot")
+        return await _verify(place, _streams(bus), waiting, how, snapshot)
 
 
-async def _audit_copy(place: Here, path: Path, waiting: Waiting) -> Report:
+async def _audit_copy(place: Here, path: Path, waiting: Waiting, how: _How) -> Report:
     """Return what a verification of an exported copy finds; every damaged message is named by its place."""
+    if how.from_snapshot:
+        raise BadConfigError("audit verify --from-snapshot: a copy holds no snapshots; leave --from away")
     bundle = load(path)
     cluster = place.config.cluster.name
     if bundle.header.cluster != cluster:
         raise BadConfigError(f"audit bundle {path}: must be of cluster {cluster!r}, is of {bundle.header.cluster!r}")
-    report = await _verify(place, bundle.streams, waiting)
+    report = await _verify(place, bundle.streams, waiting, how)
     damaged = [Difference(0, f"{stream} {seq}", "its bytes are not those exported") for stream, seq in bundle.damaged]
     report.differences[:0] = damaged
     return report
 
 
-async def _verify(place: Here, streams: Streams, waiting: Waiting) -> Report:
+async def _verify(
+    place: Here, streams: Streams, waiting: Waiting, how: _How, snapshot: tuple[int, bytes] | None = None
+) -> Report:
     reader = Reader(place.config.cluster.name, load_credentials(place.operator_key()).cluster_mac_secret)
-    return await verify(streams, reader, progress=lambda version, last: waiting(f"audit: commit {version} of {last}"))
+    return await verify(
+        streams,
+        reader,
+        whole=how.whole,
+        snapshot=snapshot,
+        fold_max=how.fold_max,
+        progress=lambda version, last: waiting(f"audit: commit {version} of {last}"),
+    )
 
 
 async def _export(place: Here, path: Path, waiting: Waiting) -> Header:

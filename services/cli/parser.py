@@ -235,6 +235,18 @@ def _add_streams(add: Add) -> None:
         )
     )
     verify.add_argument("--from", dest="copy", type=Path, metavar="FILE", help="read an exported copy, not the bus")
+    verify.add_argument(
+        "--from-snapshot",
+        action="store_true",
+        help="begin at the newest snapshot of the state instead of the first commit",
+    )
+    verify.add_argument("--whole", action="store_true", help="verify older generations too, whose history was in doubt")
+    verify.add_argument(
+        "--batch",
+        type=number(1, 1_000_000),
+        metavar="N",
+        help="fold at most N facts at once; the outcome may not depend on it",
+    )
     exported = _json(
         _command(
             audit,

@@ -1,5 +1,6 @@
 """The master's HTTP surface: health, and the state for people. Read only, loopback by default."""
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,8 +16,8 @@ TOKEN = 1_000_000
 """One token of work, in micro-units."""
 
 
-def application(loop: MasterLoop, findings: list[str]) -> web.Application:
-    """Return the application; `findings` are what the preflight had to say about the bus."""
+def application(loop: MasterLoop, preflight: Path) -> web.Application:
+    """Return the application; `preflight` is the file with what provisioning found about the bus."""
 
     async def health(request: web.Request) -> web.Response:
         del request
@@ -28,7 +29,8 @@ def application(loop: MasterLoop, findings: list[str]) -> web.Application:
             "version": position.version,
             "term": loop.state.term,
             "policy": loop.state.policy,
-            "bus": findings,
+            "feed": loop.feed_trouble,
+            "bus": _bus(preflight),
         }
         return _json(body, status=200 if loop.mode in {"active", "standby"} else 503)
 
@@ -40,6 +42,15 @@ def application(loop: MasterLoop, findings: list[str]) -> web.Application:
     app.router.add_get("/health", health)
     app.router.add_get("/admin/v1/state", state)
     return app
+
+
+def _bus(preflight: Path) -> dict[str, Any] | None:
+    """Return the last preflight's report, whose findings are empty if all is well; None if nobody provisioned from here."""
+    try:
+        report: dict[str, Any] = msgspec.json.decode(preflight.read_bytes())
+    except (OSError, msgspec.DecodeError):
+        return None
+    return report
 
 
 def _json(body: object, status: int = 200) -> web.Response:

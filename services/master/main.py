@@ -18,7 +18,7 @@ from adapters.log.witness import FileWitnessBook
 from adapters.nats.connection import Bus, connect
 from domain.errors import BadConfigError
 from domain.subjects import CONTROL, DECISIONS, EVENTS, LEDGER, SNAPSHOTS, ledger_subject
-from services.config import Config
+from services.config import Config, preflight_file
 from services.master.http import application
 from services.master.loop import MasterLoop, Parts
 from services.master.observer import Observer
@@ -42,22 +42,22 @@ async def _serve(
     config: Config, credentials: Credentials, bus: Bus, ready: Callable[[str], None], stop: asyncio.Event
 ) -> None:
     loop = MasterLoop(_parts(config, credentials, bus))
-    runner = web.AppRunner(application(loop, []), access_log=None)
+    runner = web.AppRunner(application(loop, preflight_file(config.data)), access_log=None)
     await runner.setup()
     site = web.TCPSite(runner, config.http.host, config.http.port)
     await site.start()
     host, port = runner.addresses[0][:2]
     tasks = [asyncio.create_task(loop.run()), asyncio.create_task(loop.parts.observer.listen())]
-    stopping = asyncio.create_task(stop.wait())
+    stopping, served = asyncio.create_task(stop.wait()), asyncio.create_task(loop.ready.wait())
     try:
-        await asyncio.wait([asyncio.create_task(loop.ready.wait()), stopping, *tasks], return_when="FIRST_COMPLETED")
+        await asyncio.wait([served, stopping, *tasks], return_when="FIRST_COMPLETED")
         if loop.ready.is_set():
             ready(f"http://{host}:{port}")
         done, _ = await asyncio.wait([stopping, *tasks], return_when="FIRST_COMPLETED")
         for task in done:
             task.result()
     finally:
-        for task in (*tasks, stopping):
+        for task in (*tasks, stopping, served):
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task

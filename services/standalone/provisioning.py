@@ -6,6 +6,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final, Literal
 
+import msgspec
+
 from adapters.clock import new_generation
 from adapters.keys import load_credentials
 from adapters.log.history import Streams, begin_generation, last_commit
@@ -19,7 +21,7 @@ from domain.errors import HistoryError, HistoryLostError
 from domain.events.commit import Commit
 from domain.ids import NodeId
 from domain.subjects import CONTROL, EVENTS, LEDGER, ledger_subject
-from services.config import Config
+from services.config import Config, preflight_file
 from services.data_directory import Endpoints
 from services.standalone.bus import BusChild
 
@@ -60,7 +62,9 @@ async def provision_bus(
     except HistoryLostError as error:
         hint = "look for a copy; else `leaseway provision --new-generation --reason TEXT` begins a new history"
         raise HistoryError(f"{error}; {hint}") from None
-    require_sound(await preflight(config.data, url, config.cluster.name, durability))
+    report = await preflight(config.data, url, config.cluster.name, durability)
+    preflight_file(config.data).write_bytes(msgspec.json.encode(report))  # the master shows it on /health
+    require_sound(report)
     await asyncio.to_thread(_enrol, config, url, done)
     return done
 

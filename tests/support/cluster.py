@@ -4,11 +4,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from adapters.clock import SystemClock, new_generation, new_incarnation
 from adapters.keys import Signer
+from adapters.log import bundle
 from adapters.log.feed import Feed
 from adapters.log.history import Streams, begin_generation
 from adapters.log.ledger import Ledger
@@ -191,11 +193,25 @@ class ClusterUnderTest:
                 found += [codec.decode_envelope(message.body) for message in batch]
         return found
 
-    async def verify(self) -> Report:
-        """Verify the whole history as an auditor with the projector's rights."""
+    async def streams(self) -> Streams:
+        """Return the history's streams as an auditor with the projector's rights."""
         bus = await self.bus("projector")
-        streams = Streams(bus.stream(EVENTS), bus.stream(CONTROL), bus.stream(LEDGER))
-        return await verify(streams, Reader(self.server.cluster, self.server.credentials("master").cluster_mac_secret))
+        return Streams(bus.stream(EVENTS), bus.stream(CONTROL), bus.stream(LEDGER))
+
+    async def verify(self, **how: Any) -> Report:
+        """Verify the whole history."""
+        secret = self.server.credentials("master").cluster_mac_secret
+        return await verify(await self.streams(), Reader(self.server.cluster, secret), **how)
+
+    async def snapshot(self) -> tuple[int, bytes]:
+        """Return the newest snapshot."""
+        newest = await Snapshots((await self.bus("projector")).stream(SNAPSHOTS), cluster=self.server.cluster).newest()
+        assert newest is not None
+        return newest
+
+    async def export(self, path: Path) -> None:
+        """Copy the history to a file."""
+        await bundle.export(await self.streams(), self.server.cluster, path)
 
 
 @asynccontextmanager
