@@ -89,31 +89,40 @@ async def judged(cluster: Cluster, done: Round) -> list[str]:
     facts = await cluster.events()
     excused = excuses(done, lines, facts)
     findings = [*bad_outcomes(done.outcomes, excused), *second_starts(lines, done.outcomes)]
-    try:
-        await until("a clean audit and equal rows", lambda: at_rest(cluster), timeout_s=SETTLE_S)
-    except AssertionError:
-        findings.append(await settled(cluster) or f"settled only after {SETTLE_S} s")
+    findings += await unsettled(cluster)
     findings += without_one_end(await cluster.events(), done.outcomes)
     return findings
 
 
-async def at_rest(cluster: Cluster) -> bool:
-    """Tell whether the audit is clean and the rows equal the ledger's."""
-    return not await settled(cluster)
+async def unsettled(cluster: Cluster) -> list[str]:
+    """Return what is not as it must be at rest, `SETTLE_S` from now at the latest; empty once audit and rows are right."""
+    last = ["the audit did not end"]
+
+    async def at_rest() -> bool:
+        last[0] = await settled(cluster)
+        return not last[0]
+
+    try:
+        await until("a clean audit and equal rows", at_rest, timeout_s=SETTLE_S)
+    except AssertionError:
+        return last
+    return []
 
 
 def excuses(done: Round, lines: Sequence[Line], facts: Sequence[dict[str, object]]) -> set[str]:
-    """Return the marks of requests that may fail: streams whose bytes were at the killed part. All others are replayable."""
+    """Return the marks of requests that may fail, since their bytes were at the killed part.
+
+    An engine may have died of any of its requests, so none of them gets a second one. What a dead helper had runs again at its
+    owner, but for streams.
+    """
     kind, _, node = done.part.partition(":")
-    streams = {outcome.ask.mark: outcome.request for outcome in done.outcomes if outcome.ask.stream}
     if kind == "engine":
-        broken = {line.key for line in lines if line.what == "BROKEN" and line.at_us >= done.killed_us - 1000}
-        return streams.keys() & broken
+        return {line.key for line in lines if line.what == "BROKEN" and line.at_us >= done.killed_us - 1000}
     if kind == "node":
         lent = {
             fact["event"]["data"]["request"]  # type: ignore[index]
             for fact in facts
             if fact["event"]["type"] == "lend.lent" and fact["event"]["data"]["helper"] == node  # type: ignore[index]
         }
-        return {mark for mark, request in streams.items() if request in lent}
+        return {outcome.ask.mark for outcome in done.outcomes if outcome.ask.stream and outcome.request in lent}
     return set()

@@ -136,7 +136,9 @@ async def stored_rows(cluster: Cluster) -> Counter[Decided]:
                 outcome = "" if lease else row["outcome"]
                 key = Decided(row["version"], row["decision"], row["kind"], row["helper"], outcome, row["slots"])
                 rows[key] += 1
-        after = body["next"]
+        after = (
+            body["next"] if len(body["decisions"]) == _PAGE else None
+        )  # the last page names what comes after it, too
     return rows
 
 
