@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 CONSTRAINTS := -c .ci/constraints.txt
 
-.PHONY: install demo test check lint types fix kills clean help
+.PHONY: install demo test check lint types fix kills stale campaigns bench clean help
 
 help: ## Say what each target does
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -49,6 +49,17 @@ check: lint types test ## The whole gate
 
 kills: $(VENV)/.installed ## Kill each part N times at random moments of a burst (N=20)
 	LEASEWAY_TEST_KILLS=$(or $(N),20) $(BIN)/python -m pytest -p no:randomly -s tests/integration/test_kills.py
+
+stale: $(VENV)/.installed ## Depose N stale masters in a row, on one server and on three (N=50)
+	LEASEWAY_ROUNDS=$(or $(N),50) $(BIN)/python -m pytest -m long tests/integration/test_stale_master_campaign.py
+
+campaigns: $(VENV)/.installed ## Run every long campaign
+	$(BIN)/python -m pytest -m long
+
+BENCHES := master lease_latency bus machines projector proxy
+
+bench: $(VENV)/.installed ## Measure: fold, verify, plans, lease latency, bus, machines, projector, proxy
+	@for each in $(BENCHES); do echo "== $$each"; $(BIN)/python -m tests.bench.bench_$$each || exit 1; done
 
 clean: ## Remove what make has made
 	rm -rf $(VENV)
