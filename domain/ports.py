@@ -20,7 +20,7 @@ class Clock(Protocol):
         ...
 
 
-class StoredMessage(msgspec.Struct, frozen=True):
+class StoredMessage(msgspec.Struct, frozen=True, gc=False):  # there are many, and none can stand in a cycle
     """One message as a stream holds it."""
 
     seq: int

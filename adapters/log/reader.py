@@ -7,14 +7,14 @@ import hmac
 import re
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Final
+from typing import Final, get_args
 
 import msgspec
 
 from adapters.keys import derive_mac_key
 from adapters.log import bounds
-from domain.events import Envelope, codec
-from domain.events.base import tag_of
+from domain.events import Envelope, Input, codec
+from domain.events.base import EventBody, tag_of
 from domain.ids import NodeId
 from domain.master.inputs import NOT_A_FACT, ControlInput, FactInput, FactOrRejected, Rejected
 from domain.ports import StoredMessage
@@ -26,6 +26,7 @@ OUT_OF_BOUNDS, BAD_PLACE = "out_of_bounds", "bad_place"
 MASTER = "master"
 _NODE: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
 _TERM_DIGITS_MAX: Final = 15
+_TAGS: Final[dict[type[EventBody], str]] = {kind: tag_of(kind) for kind in get_args(Input)}
 _MARK: Final = b',"mac":"'
 _TAIL: Final = len(_MARK) + 64 + len(b'"}')
 """Every stored body ends in the mark, 64 hex digits, and the object's end."""
@@ -105,7 +106,7 @@ def _read(seq: int, stamp_us: int, speaker: NodeId, envelope: Envelope, term: in
         fact = codec.decode_input(data)
     except (msgspec.DecodeError, RecursionError):
         return Rejected(seq, stamp_us, BAD_EVENT, speaker, incarnation, pseq)
-    if not tag_of(fact) == envelope.type == event:
+    if not _TAGS[type(fact)] == envelope.type == event:
         return Rejected(seq, stamp_us, WRONG_EVENT)
     if not bounds.within(data):
         return Rejected(seq, stamp_us, OUT_OF_BOUNDS, speaker, incarnation, pseq)

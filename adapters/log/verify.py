@@ -137,7 +137,7 @@ async def _replay_one(history: History, stored: Commit, cursors: Cursors, report
         span = await history.fold(stored, cursors)
         if commit_digest(stored.prev, span.messages(), stored) != stored.digest:
             raise HistoryError(f"commit {stored.version}: its digest does not match: {_suspects(stored, span)}")
-        replay(history.state, history.position, stored, span)
+        replay(history.state, history.position, stored, span, sealed=True)
         history.position = after(stored)
     _count(report, stored)
 

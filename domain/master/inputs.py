@@ -8,7 +8,7 @@ from domain.events import ControlEvent, Input
 from domain.ids import Incarnation, NodeId
 
 
-class FactInput(msgspec.Struct, frozen=True):
+class FactInput(msgspec.Struct, frozen=True, gc=False):  # one a message; none can stand in a cycle
     """A fact or an observation that the reader let pass."""
 
     seq: int
@@ -23,7 +23,7 @@ class FactInput(msgspec.Struct, frozen=True):
     fact: Input
 
 
-class Rejected(msgspec.Struct, frozen=True):
+class Rejected(msgspec.Struct, frozen=True, gc=False):  # one a message; none can stand in a cycle
     """A message that the reader refused: it is part of the range, counted and named, but not folded."""
 
     seq: int

@@ -40,14 +40,14 @@ REFRESH_US: Final = 60_000_000
 HEALTHY, UNHEALTHY, OFFLINE = "healthy", "unhealthy", "offline"
 
 
-class EngineJob(msgspec.Struct):
+class EngineJob(msgspec.Struct, gc=False):
     """A request inside the owner's own engine."""
 
     work: int
     since_us: int
 
 
-class HeldJob(msgspec.Struct):
+class HeldJob(msgspec.Struct, gc=False):
     """A request held at its owner."""
 
     work: int
@@ -73,7 +73,7 @@ class Queue(msgspec.Struct):
     """The last 16 gaps between arrivals."""
 
 
-class SlotUse(msgspec.Struct):
+class SlotUse(msgspec.Struct, gc=False):
     """One request over one link, counted from both sides (domain.master.slots)."""
 
     work: int

@@ -65,8 +65,14 @@ def fold_into(
             span.rejected.append((fact.seq, fact.code))
 
 
-def commit(state: State, position: Position, span: Range, decided: Decided, *, with_state: bool) -> Commit:
-    """Finish the state and return the sealed commit over `span`. `with_state`: carry the digest of the state after it."""
+def commit(
+    state: State, position: Position, span: Range, decided: Decided, *, with_state: bool, digest: str = ""
+) -> Commit:
+    """Finish the state and return the sealed commit over `span`.
+
+    `with_state`: carry the digest of the state after it. `digest`: seal it with this one, which is known to be right if the
+    commit is.
+    """
     finish(state)
     draft = Commit(
         version=position.version + 1,
@@ -83,9 +89,9 @@ def commit(state: State, position: Position, span: Range, decided: Decided, *, w
         decisions=tuple(decided.decisions),
         state=state_digest(state) if with_state else "",
         prev=position.digest,
-        digest="",
+        digest=digest,
     )
-    return seal(draft, span.messages())
+    return draft if digest else seal(draft, span.messages())
 
 
 def state_digest(state: State) -> str:
@@ -165,8 +171,10 @@ def is_genesis(position: Position, stored: Commit) -> bool:
     )
 
 
-def replay(state: State, position: Position, stored: Commit, span: Range) -> Commit:
+def replay(state: State, position: Position, stored: Commit, span: Range, *, sealed: bool = False) -> Commit:
     """Decide again what `stored` decided, from the inputs of its range (already folded), and return the commit that results.
+
+    `sealed`: the caller has checked the stored digest against the same inputs, so that it need not be made again.
 
     Raises:
         ReplayDiffersError: other bytes result.
@@ -174,7 +182,8 @@ def replay(state: State, position: Position, stored: Commit, span: Range) -> Com
     if not position.generation:  # the first commit of all names its generation itself
         position = msgspec.structs.replace(position, generation=stored.generation)
     decided = decide(state, Head(stored.generation, stored.version), stored.n)
-    again = commit(state, position, span, decided, with_state=bool(stored.state))
+    with_state = bool(stored.state)
+    again = commit(state, position, span, decided, with_state=with_state, digest=stored.digest if sealed else "")
     if encode_commit(again) != encode_commit(stored):
         raise ReplayDiffersError(f"commit {stored.version}: {difference(again, stored)}")
     return again

@@ -59,7 +59,7 @@ def verifying(recorder: Recorder, master: Master) -> None:
         control = [(reader.control(m), m) for m in recorder.control[stored.clo : stored.chi]]
         fold_into(state, span, control, reader.facts(recorder.facts[stored.lo : stored.hi]))
         assert commit_digest(stored.prev, span.messages(), stored) == stored.digest
-        replay(state, position, stored, span)
+        replay(state, position, stored, span, sealed=True)
         position = after(stored)
 
 
