@@ -366,9 +366,14 @@ class Master:
         self.commits: list[Commit] = []
 
     def take(
-        self, facts: list[StoredMessage], control: list[StoredMessage] | None = None, *, with_state: bool = False
+        self,
+        facts: list[StoredMessage],
+        control: list[StoredMessage] | None = None,
+        *,
+        with_state: bool = False,
+        each: Callable[[Commit], None] | None = None,
     ) -> Commit | None:
-        """Fold and commit what follows until nothing does; return the last commit, if there is one."""
+        """Fold and commit what follows until nothing does; return the last commit, if there is one. `each` sees every one."""
         decrees = [(self.reader.control(m), m) for m in control or ()]
         if self.control_last:
             fold_into(self.state, self.span, [], self.reader.facts(facts))
@@ -380,6 +385,8 @@ class Master:
             made = commit(self.state, self.position, self.span, decided, with_state=with_state)
             self.position, self.span = after(made), Range()
             self.commits.append(made)
+            if each is not None:
+                each(made)
         return made
 
     def take_all(self, recorder: Recorder, batch: Callable[[], int]) -> None:

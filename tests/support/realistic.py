@@ -1,4 +1,4 @@
-"""A made-up cluster in a closed loop with a master: bursts come, nodes state what nodes state, and lend under the leases they get.
+"""A made-up cluster in a closed loop with a master: bursts come, nodes state what nodes state, and lend under their leases.
 
 Most models stand in no link and say one terminal fact a request, as on a real cluster; the few linked ones say everything.
 """
