@@ -1,0 +1,62 @@
+"""Histories that were decided before are decided again to the same bytes: a rule does not change by accident."""
+
+import hashlib
+from collections import Counter
+
+import pytest
+
+from adapters.log.reader import Reader
+from domain.events import LeaseGranted
+from domain.events.commit import commit_digest
+from domain.ids import Generation
+from domain.master.state import POLICY, State, encode_state
+from domain.master.step import Position, Range, after, check_chain, fold_into, replay
+from tests.support import golden
+from tests.support.history import CLUSTER, SECRET
+
+END = {
+    "random": "fb64cca50995fd3c0a1ab512be80b10d",
+    "realistic": "8867ac12f1d60086ae410d08c71c7165",
+    "switch": "bb98b81fadf9cf2e2b25998af59bc0e1",
+}
+"""Digest of the state at the end, its layout included."""
+
+
+@pytest.mark.parametrize("name", sorted(END))
+def test_a_stored_history_is_decided_again_to_the_same_bytes(name: str):
+    recorder, commits = golden.load(name)
+    reader, state, position = Reader(CLUSTER, SECRET), State(), Position(commits[0].generation)
+    for stored in commits:
+        check_chain(position, stored)
+        state.term, span = stored.term, Range()
+        control = [(reader.control(message), message) for message in recorder.control[stored.clo : stored.chi]]
+        fold_into(state, span, control, reader.facts(recorder.facts[stored.lo : stored.hi]))
+        assert commit_digest(stored.prev, span.messages(), stored) == stored.digest
+        replay(state, position, stored, span)
+        position = after(stored)
+    assert hashlib.blake2b(encode_state(state), digest_size=16).hexdigest() == END[name]
+
+
+def test_the_stored_histories_are_of_this_policy_and_show_every_kind_of_lease_event():
+    kinds: Counter[str] = Counter()
+    switches = 0
+    for name in END:
+        _, commits = golden.load(name)
+        assert {made.policy for made in commits} == {POLICY}
+        assert {made.generation for made in commits} == {Generation("00010000")}
+        decisions = [decision for made in commits for decision in made.decisions]
+        kinds.update(type(decision).__name__ for decision in decisions)
+        switches += sum(isinstance(each, LeaseGranted) and each.switch_us > 0 for each in decisions)
+    assert switches
+    assert {
+        "OwnerPlanned",
+        "LeaseGranted",
+        "LeaseChanged",
+        "LeaseCleared",
+        "RequestOrphaned",
+        "NodeHealthChanged",
+    } <= set(kinds)
+
+
+def test_the_stored_histories_are_small():
+    assert sum(path.stat().st_size for path in golden.FOLDER.iterdir()) <= 200_000

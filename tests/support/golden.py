@@ -1,0 +1,93 @@
+"""Stored histories that the current rules must decide to the very same bytes. `python -m tests.support.golden` makes them anew.
+
+That is right only where a rule was changed on purpose, which is a new policy once a version has been released.
+"""
+
+import gzip
+import random
+from pathlib import Path
+
+import msgspec
+
+from domain.events import Loaded, Unloaded
+from domain.events.commit import Commit, decode_commit, encode_commit
+from domain.ids import ModelId
+from domain.ports import StoredMessage
+from tests.support.history import Master, Recorder, finished, held, link, random_history, registered, started
+from tests.support.realistic import RealCluster
+
+FOLDER = Path(__file__).parents[1] / "replay" / "golden"
+
+
+class _Line(msgspec.Struct, array_like=True):
+    """One message: f(act) or c(ontrol) with stamp and subject; or l(edger), a commit."""
+
+    kind: str
+    stamp_ns: int
+    subject: str
+    body: str
+
+
+def save(name: str, recorder: Recorder, master: Master) -> None:
+    """Write what a master lived through, and what it decided."""
+    lines = [_Line("c", m.stamp_ns, m.subject, m.body.decode()) for m in recorder.control]
+    lines += [_Line("f", m.stamp_ns, m.subject, m.body.decode()) for m in recorder.facts[: master.position.hi]]
+    lines += [_Line("l", 0, "", encode_commit(made).decode()) for made in master.commits]
+    packed = gzip.compress(b"\n".join(map(msgspec.json.encode, lines)), 9, mtime=0)
+    (FOLDER / f"{name}.jsonl.gz").write_bytes(packed)
+
+
+def load(name: str) -> tuple[Recorder, list[Commit]]:
+    """Return a stored history and its commits."""
+    recorder, commits = Recorder(), []
+    for line in gzip.decompress((FOLDER / f"{name}.jsonl.gz").read_bytes()).split(b"\n"):
+        read = msgspec.json.decode(line, type=_Line)
+        if read.kind == "l":
+            commits.append(decode_commit(read.body.encode()))
+            continue
+        into = recorder.control if read.kind == "c" else recorder.facts
+        into.append(StoredMessage(len(into) + 1, read.stamp_ns, read.subject, b"", read.body.encode()))
+    return recorder, commits
+
+
+def main() -> None:
+    """Make the histories anew."""
+    FOLDER.mkdir(exist_ok=True)
+    recorder, master, dice = random_history(2026, 600, nodes=4, models=2), Master(), random.Random(1)
+    master.take_all(recorder, lambda: dice.randint(1, 12))
+    save("random", recorder, master)
+    cluster = RealCluster(2026, nodes=5, models=2, linked=6, batch=8)
+    cluster.run(600)
+    save("realistic", cluster.recorder, cluster.master)
+    save("switch", *switching())
+
+
+def switching() -> tuple[Recorder, Master]:
+    """Live through bursts of growing depth whose helper would have to load the model first, with own work in between."""
+    recorder, master = Recorder(), Master()
+    for name in ("a", "b"):
+        recorder.state(name, registered())
+    recorder.decree(link("a", "b", load_if_unloaded=True))
+    recorder.state("a", finished("req_fit"))
+    recorder.state("b", Loaded(model=ModelId("m"), load_us=3_000_000, cause="own"))
+    recorder.state("b", Unloaded(model=ModelId("m"), cause="own"))
+    master.take(recorder.facts, recorder.control)
+    for burst in range(1, 13):
+        begin = len(recorder.facts)
+        for i in range(burst * 2):
+            recorder.state("a", held(f"req_{burst}_{i}", i + 1))
+        if burst % 3 == 0:
+            own = f"req_own{burst}"
+            recorder.state("b", started(own), after_us=5_000_000 * burst)
+            recorder.state("b", finished(own), after_us=1_000_000)
+        master.take(recorder.facts[begin:])
+        begin = len(recorder.facts)
+        for i in range(burst * 2):
+            recorder.state("a", started(f"req_{burst}_{i}"))
+            recorder.state("a", finished(f"req_{burst}_{i}", service_us=900_000 + 10_000 * i), after_us=900_000)
+        master.take(recorder.facts[begin:])
+    return recorder, master
+
+
+if __name__ == "__main__":
+    main()
