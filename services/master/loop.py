@@ -141,9 +141,13 @@ class MasterLoop:
     async def _load(self) -> None:
         """Restore the newest snapshot that a commit vouches for, and apply what follows it."""
         self.history = self._blank()
+        fed = (
+            await self._fed()
+        )  # before the ledger's head is asked for: an active master adds to both, in the other order
         head = await last_commit(self.parts.streams.ledger)
         self._loaded = head.generation if head is not None else Generation("")
         check_witness(await self.parts.witness.read(), head)
+        check_witness(fed, head, who="the feed")
         await check_inputs(self.parts.streams, head)
         if head is None:
             return
@@ -151,6 +155,16 @@ class MasterLoop:
             raise HistoryError(f"ledger: decided by policy {head.policy}, this version decides by {POLICY}")
         await self._restore(head)
         await self.history.catch_up(head)
+
+    async def _fed(self) -> Witnessed | None:
+        """Return the newest commit of which the feed holds a decision; None where it holds none, or does not say."""
+        try:
+            await self.parts.feed.resume()
+        except BusError as error:
+            LOG.warning("feed_not_read", extra={"error": str(error)})
+            return None
+        generation, version, _ = self.parts.feed.at
+        return Witnessed(generation=Generation(generation), version=version, digest="") if generation else None
 
     async def _restore(self, head: Commit) -> None:
         """Begin at the newest snapshot of this generation that a commit vouches for, or at the generation's first commit."""

@@ -7,7 +7,7 @@ from typing import Final
 
 from adapters.log.feed import Feed
 from adapters.log.history import first_of_generation, last_commit, stored_commit
-from domain.errors import BusError, HistoryError, HistoryGapError
+from domain.errors import BusError, HistoryGapError
 from domain.events.commit import Commit
 from domain.ports import Stream
 
@@ -40,7 +40,7 @@ class Outbox:
         """Publish in order, for ever.
 
         Raises:
-            HistoryError: the feed knows more of this generation than the ledger, so the ledger has lost something.
+            HistoryError: the last message of the feed is none of ours.
             HistoryGapError: a commit to be published is gone.
         """
         while True:
@@ -73,11 +73,6 @@ class Outbox:
         head = await last_commit(self._ledger)
         if head is None:
             return
-        if (generation, version) > (head.generation, head.version):
-            raise HistoryError(
-                f"ledger: ends at version {head.version} of generation {head.generation}, "
-                f"but the feed has version {version} of generation {generation}"
-            )
         if generation != head.generation:  # what is left of an older generation is void
             version = (await first_of_generation(self._ledger, head)).version
         first = max(version, (await self._ledger.bounds()).first, 1)

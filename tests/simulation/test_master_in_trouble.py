@@ -1,0 +1,326 @@
+"""A master over streams in memory, hours in no time: what goes wrong beside the decisions does not stop them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
+
+import msgspec
+import pytest
+
+from adapters.keys import Signer, new_nkey
+from adapters.log.feed import Feed, order_of
+from adapters.log.history import Streams
+from adapters.log.ledger import Ledger
+from adapters.log.reader import Reader
+from adapters.log.snapshots import Snapshots
+from adapters.log.verify import verify
+from adapters.memory.stream import MemoryStream
+from domain.events import Due, HeartbeatMissed, HeartbeatSeen, Input, LeaseGranted, OwnerPlanned, codec
+from domain.events.commit import Commit, decode_commit
+from domain.ids import Generation, Incarnation, NodeId
+from domain.ports import Clock, StoredMessage, Witnessed
+from domain.subjects import heartbeat_subject, ledger_subject
+from services.master.http import describe
+from services.master.loop import MasterLoop, Parts
+from services.master.observer import Observer
+from tests.support.history import CLUSTER, SECRET, Recorder, finished, held, link, registered, started
+from tests.support.virtual_loop import run_virtually
+
+
+class Air:
+    """What heartbeats go through, for the masters of one test."""
+
+    def __init__(self) -> None:
+        self.connected = True
+        self._ears: list[asyncio.Queue[str]] = []
+
+    def beat(self, subject: str) -> None:
+        if self.connected:
+            for ear in self._ears:
+                ear.put_nowait(subject)
+
+    async def beats(self, subject: str) -> AsyncIterator[str]:
+        del subject
+        ear: asyncio.Queue[str] = asyncio.Queue()
+        self._ears.append(ear)
+        while True:
+            yield await ear.get()
+
+
+class Book:
+    """A witness book that may fail as a disk does."""
+
+    def __init__(self) -> None:
+        self.kept: Witnessed | None = None
+        self.broken = False
+
+    async def read(self) -> Witnessed | None:
+        return self.kept
+
+    async def write(self, witnessed: Witnessed) -> None:
+        if self.broken:
+            raise OSError(28, "No space left on device")
+        self.kept = witnessed
+
+
+class Scene:
+    """Streams, a node that says things, and masters."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock, self.air, self.book = clock, Air(), Book()
+        self.events, self.control, self.ledger, self.feed, self.snap = (
+            MemoryStream(name, clock) for name in ("LW_EVENTS", "LW_CONTROL", "LW_LEDGER", "LW_DECISIONS", "LW_SNAP")
+        )
+        self.recorder = Recorder()
+        self.streams = Streams(self.events, self.control, self.ledger)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._masters = 0
+
+    def master(self) -> MasterLoop:
+        self._masters += 1
+        number, air = self._masters, self.air
+        observer = Observer(air, self.events, CLUSTER, SECRET, Incarnation(f"master{number}"), self.clock)  # type: ignore[arg-type]
+        parts = Parts(
+            streams=self.streams,
+            ledger=Ledger(self.ledger, ledger_subject(CLUSTER)),
+            feed=Feed(self.feed, cluster=CLUSTER, signer=Signer(new_nkey()[0]), clock=self.clock),
+            snapshots=Snapshots(self.snap, cluster=CLUSTER),
+            witness=self.book,
+            reader=Reader(CLUSTER, SECRET),
+            observer=observer,
+            clock=self.clock,
+            new_generation=Generation("00010000"),
+        )
+        loop = MasterLoop(parts)
+        self._tasks += [asyncio.create_task(loop.run()), asyncio.create_task(observer.listen())]
+        return loop
+
+    async def stop(self) -> None:
+        """Stop every master."""
+        for task in self._tasks:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        self._tasks = []
+
+    async def beat(self, *names: str, seconds: float) -> None:
+        """Let time pass, with heartbeats of some nodes."""
+        for _ in range(int(seconds * 2)):
+            for name in names:
+                self.air.beat(heartbeat_subject(CLUSTER, NodeId(name)))
+            await asyncio.sleep(0.5)
+
+    async def say(self, node: str, *facts: Input) -> None:
+        for fact in facts:
+            stored = self.recorder.state(node, fact)  # type: ignore[arg-type]
+            await self.events.publish(stored.subject, stored.body)
+
+    async def begin(self) -> None:
+        await self.say("a", registered(), finished("req_fit"))
+        await self.say("b", registered())
+        stored = self.recorder.decree(link("a", "b"))
+        await self.control.publish(stored.subject, stored.body)
+
+    async def burst(self, name: str, count: int = 8) -> None:
+        await self.say("a", started(f"req_{name}s"), *(held(f"req_{name}{i}", i + 1) for i in range(count)))
+
+    async def commits(self) -> list[Commit]:
+        return [decode_commit(message.body) for message in await messages(self.ledger)]
+
+    async def said(self, kind: type) -> list[Input]:
+        """Return the observations of a kind."""
+        facts = [codec.decode_input(codec.decode_envelope(m.body).data) for m in await messages(self.events)]
+        return [fact for fact in facts if isinstance(fact, kind)]
+
+    async def clean(self) -> bool:
+        return (await verify(self.streams, Reader(CLUSTER, SECRET))).clean
+
+
+async def messages(stream: MemoryStream) -> list[StoredMessage]:
+    bounds, found = await stream.bounds(), list[StoredMessage]()
+    if bounds.last >= bounds.first:
+        async for batch in stream.read(after=bounds.first - 1, until=bounds.last):
+            found += batch
+    return found
+
+
+def play(scenario: Callable[[Scene], Awaitable[None]]) -> None:
+    async def staged(clock: Clock) -> None:
+        scene = Scene(clock)
+        try:
+            await scenario(scene)
+        finally:
+            await scene.stop()
+
+    run_virtually(staged)
+
+
+def test_decisions_go_on_while_the_feed_refuses_and_reach_it_in_order_afterwards():
+    async def scenario(scene: Scene) -> None:
+        loop = scene.master()
+        await scene.begin()
+        await scene.beat("a", "b", seconds=3)
+        scene.feed.faults.refuse(20)
+        for name in "xyz":
+            await scene.burst(name)
+            await scene.beat("a", "b", seconds=2)
+        made = await scene.commits()
+        assert len({d.request for m in made for d in m.decisions if hasattr(d, "request")}) == 0
+        assert any(isinstance(d, LeaseGranted) for m in made for d in m.decisions)
+        assert loop.mode == "active"
+        assert "full" in loop.feed_trouble or loop.feed_trouble
+        scene.feed.faults.clear()
+        await scene.beat("a", "b", seconds=5)
+        wanted = [(m.version, i) for m in await scene.commits() for i, d in enumerate(m.decisions)
+                  if not isinstance(d, OwnerPlanned)]  # fmt: skip
+        assert [order_of(message.headers)[1:] for message in await messages(scene.feed)] == wanted
+        assert loop.feed_trouble == ""
+
+    play(scenario)
+
+
+def test_decisions_go_on_where_neither_snapshots_nor_the_witness_can_be_kept():
+    async def scenario(scene: Scene) -> None:
+        scene.book.broken = True
+        scene.snap.faults.refuse(1000)
+        loop = scene.master()
+        await scene.begin()
+        await scene.beat("a", "b", seconds=3)
+        await scene.burst("x")
+        await scene.beat("a", "b", seconds=3)
+        assert loop.mode == "active"
+        assert any(isinstance(d, LeaseGranted) for m in await scene.commits() for d in m.decisions)
+        assert await scene.clean()
+
+    play(scenario)
+
+
+def test_a_ledger_that_is_behind_its_own_feed_means_safe_mode():
+    async def scenario(scene: Scene) -> None:
+        scene.master()
+        await scene.begin()
+        await scene.beat("a", "b", seconds=3)
+        await scene.burst("x")
+        await scene.beat("a", "b", seconds=3)
+        await scene.stop()
+        scene.book.kept = None
+        scene.ledger.truncate(1)
+        loop = scene.master()
+        await scene.beat("a", "b", seconds=5)
+        assert loop.mode == "safe_mode"
+        assert "the feed has seen version" in loop.doubt
+
+    play(scenario)
+
+
+def test_a_master_that_was_cut_off_itself_calls_no_node_silent():
+    async def scenario(scene: Scene) -> None:
+        scene.master()
+        await scene.begin()
+        await scene.beat("a", "b", seconds=3)
+        scene.air.connected = False
+        await scene.beat("a", "b", seconds=60)
+        scene.air.connected = True
+        await scene.beat("a", "b", seconds=20)
+        assert await scene.said(HeartbeatMissed) == []
+        await scene.beat("a", seconds=5)
+        assert [fact.node for fact in await scene.said(HeartbeatMissed)] == ["b"]  # type: ignore[union-attr]
+
+    play(scenario)
+
+
+def test_a_new_master_does_not_call_a_dead_node_alive():
+    async def scenario(scene: Scene) -> None:
+        scene.master()
+        await scene.begin()
+        await scene.beat("a", "b", seconds=3)
+        await scene.beat("a", seconds=20)
+        await scene.stop()
+        successor = scene.master()
+        await scene.beat("a", seconds=20)
+        assert successor.state.nodes[NodeId("b")].health == "offline"
+        assert await scene.said(HeartbeatSeen) == []
+        await scene.beat("a", "b", seconds=2)
+        assert successor.state.nodes[NodeId("b")].health == "healthy"
+
+    play(scenario)
+
+
+def test_an_idle_cluster_states_no_timers_and_a_held_one_a_minute():
+    async def scenario(scene: Scene) -> None:
+        scene.master()
+        await scene.begin()
+        await scene.beat("a", "b", seconds=3)
+        await scene.burst("x", 2)
+        await scene.beat("a", "b", seconds=600)
+        stated = len(await scene.said(Due))
+        assert 8 <= stated <= 40  # the backlog's minute, and its leases'
+        for name in ("req_xs", "req_x0", "req_x1"):
+            await scene.say("a", started(name), finished(name))
+        await scene.beat("a", "b", seconds=120)
+        stated = len(await scene.said(Due))
+        await scene.beat("a", "b", seconds=3600)
+        assert len(await scene.said(Due)) == stated
+
+    play(scenario)
+
+
+def test_a_standby_follows_a_busy_master_with_one_reading_of_each_stream():
+    async def scenario(scene: Scene) -> None:
+        opened: list[str] = []
+        for stream in (scene.events, scene.control, scene.ledger):
+            stream.read = counted(stream, opened)  # type: ignore[method-assign,assignment]
+        active = scene.master()
+        await scene.begin()
+        await scene.beat("a", "b", seconds=3)
+        standby = scene.master()
+        await scene.beat("a", "b", seconds=2)
+        del opened[:]
+        for i in range(40):
+            await scene.burst(f"y{i}_", 2)
+            await scene.beat("a", "b", seconds=0.5)
+        assert active.mode == "active"
+        assert standby.mode == "standby"
+        assert standby.history.position == active.history.position
+        assert len(opened) <= 3
+        await scene.stop()
+
+    play(scenario)
+
+
+def counted(stream: MemoryStream, opened: list[str]) -> Callable[..., AsyncIterator[Sequence[StoredMessage]]]:
+    plain = stream.read
+
+    def read(**bounds: int | None) -> AsyncIterator[Sequence[StoredMessage]]:
+        opened.append(stream.name)
+        return plain(**bounds)  # type: ignore[arg-type]
+
+    return read
+
+
+@pytest.mark.parametrize("when", ["before", "loading", "doubt"])
+def test_the_state_can_be_shown_at_any_time(when: str):
+    async def scenario(scene: Scene) -> None:
+        scene.master()
+        await scene.begin()
+        await scene.beat("a", "b", seconds=3)
+        await scene.burst("x")
+        await scene.beat("a", "b", seconds=3)
+        await scene.stop()
+        if when == "doubt":
+            first = (await messages(scene.events))[0]
+            scene.events.replace(msgspec.structs.replace(first, body=first.body.replace(b"http://h", b"http://i")))
+            scene.snap.truncate(0)
+        loop = scene.master()
+        assert msgspec.json.encode(describe(loop))
+        if when == "loading":
+            while loop.mode == "starting":
+                await asyncio.sleep(0)
+                assert msgspec.json.encode(describe(loop))
+        if when == "doubt":
+            await scene.beat("a", "b", seconds=5)
+            assert loop.mode == "safe_mode"
+            assert describe(loop)["safe_mode"]
+            assert loop.doubt
+
+    play(scenario)
