@@ -24,7 +24,7 @@ from services.master.http import describe
 from services.master.loop import MasterLoop, Parts
 from services.master.observer import Observer
 from tests.support.history import CLUSTER, SECRET, Recorder, finished, held, link, registered, started
-from tests.support.virtual_loop import run_virtually
+from tests.support.virtual_loop import pass_time, run_virtually
 
 
 class Air:
@@ -108,7 +108,7 @@ class Scene:
         for _ in range(int(seconds * 2)):
             for name in names:
                 self.air.beat(heartbeat_subject(CLUSTER, NodeId(name)))
-            await asyncio.sleep(0.5)
+            await pass_time(0.5)
 
     async def say(self, node: str, *facts: Input) -> None:
         for fact in facts:
