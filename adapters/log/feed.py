@@ -5,12 +5,12 @@ expectation lets only the next one in, whoever publishes. So any master may publ
 """
 
 import asyncio
-from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Final, Protocol
+from typing import Final
 
 from adapters.headers import decode_headers
 from adapters.keys import Signer
+from adapters.log.pipelined import PipelinedStream
 from domain.errors import (
     HistoryError,
     NoAnswerError,
@@ -21,7 +21,7 @@ from domain.errors import (
 from domain.events import Decision, Envelope, OwnerPlanned, codec
 from domain.events.commit import Commit
 from domain.ids import Generation
-from domain.ports import Bounds, Clock, Stored, StoredMessage
+from domain.ports import Clock, Stored
 from domain.subjects import decision_subject
 
 ORDER: Final = "Lw-Order"
@@ -32,36 +32,10 @@ Order = tuple[str, int, int]
 BEFORE_ALL: Final[Order] = ("", 0, -1)
 
 
-class FeedStream(Protocol):
-    """A stream that takes publishes in the order of the calls."""
-
-    name: str
-
-    def publish_soon(
-        self,
-        subject: str,
-        body: bytes,
-        *,
-        message_id: str = "",
-        expected_last: int | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> "asyncio.Future[Stored]":
-        """Start a publish now and return its answer to come."""
-        ...
-
-    async def last(self) -> StoredMessage | None:
-        """Return the newest message, from the leader."""
-        ...
-
-    async def bounds(self) -> Bounds:
-        """Return what the stream holds."""
-        ...
-
-
 class Feed:
     """Publishes the decisions of commits on LW_DECISIONS."""
 
-    def __init__(self, stream: FeedStream, *, cluster: str, signer: Signer, clock: Clock) -> None:
+    def __init__(self, stream: PipelinedStream, *, cluster: str, signer: Signer, clock: Clock) -> None:
         self._stream, self._cluster, self._signer, self._clock = stream, cluster, signer, clock
         self._at: Order | None = None
         """Of the newest decision in the feed; None while that is not known."""

@@ -12,14 +12,15 @@ above its predecessor's; otherwise it is sent once more under another message id
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
 from adapters.keys import mac
+from adapters.log.pipelined import PipelinedStream
 from adapters.log.spool import Spool, SpooledFact
 from domain.errors import PublishRefusedError
 from domain.events import Basis, Envelope, FactsSummarised, Input, codec
@@ -38,24 +39,6 @@ _BACKOFF_S: Final = (0.0, 0.05, 0.1, 0.25, 0.5, 1.0)
 _FORGET_BELOW: Final = 0.5
 """Facts are spooled again once the spool is emptier than this share of its bound."""
 _LOG: Final = logging.getLogger(__name__)
-
-
-class FactStream(Protocol):
-    """A stream that takes publishes in the order of the calls."""
-
-    name: str
-
-    def publish_soon(
-        self,
-        subject: str,
-        body: bytes,
-        *,
-        message_id: str = "",
-        expected_last: int | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> "asyncio.Future[Stored]":
-        """Start a publish now and return its answer to come."""
-        ...
 
 
 class _Sent:
@@ -87,7 +70,7 @@ class Producer:
 
     def __init__(
         self,
-        stream: FactStream,
+        stream: PipelinedStream,
         *,
         cluster: str,
         node: NodeId,

@@ -2,25 +2,22 @@
 
 from collections.abc import Mapping
 from typing import Final
-from urllib.parse import unquote
 
-import msgspec
 from aiohttp import web
 
+from adapters.http import surface
 from adapters.http.body import BodyReader, parse
 from adapters.http.errors import NOT_STARTED, ApiError
 from adapters.http.headers import to_engine
 from adapters.http.relay import ClientAnswer, relay
 from adapters.http.server import Call
 from adapters.http.upstream import Answer, Upstream
-from domain.errors import BadIdError, MayHaveRunError, NotStartedError
-from domain.ids import ModelId, NodeId, model_id
+from domain.errors import MayHaveRunError, NotStartedError
+from domain.ids import ModelId, NodeId
 from domain.ports import Clock
 from services.config import Limits
 from services.gateway.catalogue import Catalogue, Holder
 
-PATHS: Final = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/embeddings"})
-_MODELS: Final = "/v1/models"
 _TRIES: Final = 2
 
 
@@ -55,34 +52,14 @@ class Forwarder:
         Raises:
             ApiError: what the client is told instead.
         """
-        method = call.request.method
-        if call.path in PATHS:
-            _allow(method, "POST")
-            return await self._complete(call)
-        if call.path == _MODELS or call.path.startswith(_MODELS + "/"):
-            _allow(method, "GET")
-            return self._list(call)
         if call.path == "/health":
             models = {str(model): len(self._catalogue.candidates(model)) for model in self._catalogue.models()}
-            return self._json(call, {"status": "ok", "gateway": self._gateway, "models": models, **self.state})
-        raise ApiError("not_found", f"no such path: {call.path[:200]}")
+            health = {"status": "ok", "gateway": self._gateway, "models": models, **self.state}
+            return surface.document(call, self._gateway, health)
+        return await surface.serve(call, self._gateway, self._listing, self._complete)
 
-    # -- models
-
-    def _list(self, call: Call) -> web.Response:
-        models = self._catalogue.models()
-        wanted = unquote(call.path[len(_MODELS) + 1 :])
-        if not wanted:
-            return self._json(call, {"object": "list", "data": [_entry(*item) for item in models.items()]})
-        try:
-            model = model_id(wanted)
-            return self._json(call, _entry(model, models[model]))
-        except (KeyError, BadIdError):
-            raise _unknown(wanted) from None
-
-    def _json(self, call: Call, document: object) -> web.Response:
-        headers = {"Content-Type": "application/json", "leaseway-served-by": self._gateway, **call.id_headers()}
-        return web.Response(body=msgspec.json.encode(document), headers=headers)
+    def _listing(self) -> dict[ModelId, object]:
+        return {model: _entry(model, holders) for model, holders in self._catalogue.models().items()}
 
     # -- work
 
@@ -90,7 +67,7 @@ class Forwarder:
         async with self._bodies.reading(call.request) as body:
             model = parse(body).model
             if not self._catalogue.knows(model):
-                raise _unknown(model)
+                raise surface.unknown_model(model)
             client = ClientAnswer(call, self._gateway)
             headers = {**to_engine(call.request.headers), "x-request-id": call.client_id or call.id}
             try:
@@ -184,14 +161,5 @@ def _entry(model: ModelId, holders: list[Holder]) -> dict[str, object]:
     }
 
 
-def _unknown(model: str) -> ApiError:
-    return ApiError("model_not_found", f"model {model[:256]!r}: no node serves a model of this id", param="model")
-
-
 def _node_failed(holder: Holder) -> ApiError:
     return ApiError("node_failed", f"node {holder.node}: failed, and the request may have run there")
-
-
-def _allow(method: str, allowed: str) -> None:
-    if method != allowed:
-        raise ApiError("method_not_allowed", f"method must be {allowed}, got {method[:20]}", close=True)

@@ -15,6 +15,7 @@ from adapters.http.errors import ApiError
 from adapters.http.headers import to_engine
 from adapters.http.relay import ClientAnswer
 from adapters.http.server import Call
+from adapters.http.surface import WORK_PATHS
 from domain.actions import AcceptBorrow, CancelEngine, Dispatch, Refuse, RefuseBorrow
 from domain.control.view import ControlView
 from domain.ids import ModelId, NodeId
@@ -22,7 +23,6 @@ from domain.inputs import BorrowOffer, EngineResult
 from domain.ports import Clock
 from services.node import lend_head
 from services.node.grants import LeaseCopies
-from services.node.ingress import PATHS
 from services.node.lend_head import BadLendError, LendHead
 from services.node.own_work import Served, Work, run_on_own_engine
 from services.node.ticket import Ticket
@@ -102,7 +102,7 @@ class Desk:
             _LOG.warning("lend_refused", extra={"owner": head.owner, "request": head.request, "why": "signature"})
             raise ApiError("bad_signature", f"lend of {head.owner}: must be signed by a node of this cluster")
         path = call.path.removeprefix(lend_head.PREFIX)
-        if head.helper != self._node or head.path != path or path not in PATHS:
+        if head.helper != self._node or head.path != path or path not in WORK_PATHS:
             raise ApiError("bad_request", f"lend: is for {head.helper} at {head.path[:80]}, came to {self._node}")
         if call.request.content_length != head.size_bytes:
             raise ApiError("bad_request", f"lend: Content-Length must be {head.size_bytes}")

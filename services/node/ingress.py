@@ -3,26 +3,22 @@
 import asyncio
 from collections.abc import Mapping
 from typing import Final, Protocol
-from urllib.parse import unquote
 
 import msgspec
 from aiohttp import web
 
+from adapters.http import surface
 from adapters.http.body import BodyReader, ReadRequest, parse
-from adapters.http.errors import ApiError
 from adapters.http.headers import to_engine
 from adapters.http.relay import ClientAnswer, Pace
 from adapters.http.server import Call
 from domain.actions import CancelEngine, CancelLend, Dispatch, Lend, Refuse
-from domain.errors import BadIdError
-from domain.ids import ModelId, NodeId, RequestId, model_id
+from domain.ids import ModelId, NodeId, RequestId
 from domain.inputs import NewRequest
 from services.node.own_work import Served, Work, run_on_own_engine
 from services.node.serving import as_error
 from services.node.ticket import Ticket
 
-PATHS: Final = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/embeddings"})
-_MODELS: Final = "/v1/models"
 _MICRO: Final = 1_000_000
 _LENT_BYTES_MAX: Final = 8 * 1024 * 1024
 
@@ -58,30 +54,10 @@ class Ingress:
         Raises:
             ApiError: what the client is told instead.
         """
-        method = call.request.method
-        if call.path in PATHS:
-            _allow(method, "POST")
-            return await self._complete(call)
-        if call.path == _MODELS or call.path.startswith(_MODELS + "/"):
-            _allow(method, "GET")
-            return self._list(call)
-        raise ApiError("not_found", f"no such path: {call.path[:200]}")
+        return await surface.serve(call, self.node, self._listing, self._complete)
 
-    # -- models
-
-    def _list(self, call: Call) -> web.Response:
-        entries = {str(model): _entry(served, self.node) for model, served in sorted(self._models.items())}
-        wanted = unquote(call.path[len(_MODELS) + 1 :])
-        if not wanted:
-            return self._json(call, {"object": "list", "data": list(entries.values())})
-        try:
-            return self._json(call, entries[model_id(wanted)])
-        except (KeyError, BadIdError):
-            raise _unknown(wanted) from None
-
-    def _json(self, call: Call, document: object) -> web.Response:
-        headers = {"Content-Type": "application/json", "leaseway-served-by": self.node, **call.id_headers()}
-        return web.Response(body=msgspec.json.encode(document), headers=headers)
+    def _listing(self) -> dict[ModelId, object]:
+        return {model: _entry(served, self.node) for model, served in sorted(self._models.items())}
 
     # -- work
 
@@ -90,7 +66,7 @@ class Ingress:
             read = parse(body)
             served = self._models.get(read.model)
             if served is None:
-                raise _unknown(read.model)
+                raise surface.unknown_model(read.model)
             client = ClientAnswer(call, self.node, pace=self.pace)
             try:
                 await self._answer(call, served, read, client)
@@ -159,12 +135,3 @@ def _entry(served: Served, node: NodeId) -> dict[str, object]:
         "owned_by": "leaseway",
         "leaseway": {"node": node, "lane": model.lane, "context": model.context, "ready": served.serving.ready},
     }
-
-
-def _unknown(model: str) -> ApiError:
-    return ApiError("model_not_found", f"model {model[:256]!r}: no node serves a model of this id", param="model")
-
-
-def _allow(method: str, allowed: str) -> None:
-    if method != allowed:
-        raise ApiError("method_not_allowed", f"method must be {allowed}, got {method[:20]}", close=True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from domain.events import LeaseGranted, NodeHealthChanged, Registered, Witness
+from domain.events import LeaseGranted, NodeHealthChanged, Registered, SafeModeLeft, Witness
 from domain.events.commit import encode_commit
 from domain.ids import Generation
 from domain.master.state import encode_state
@@ -146,11 +146,9 @@ async def test_a_lost_input_is_reported_and_puts_the_next_master_in_safe_mode(cl
     await until("it decides again", lambda: successor.mode == "active", timeout_s=15)
     made = await cluster.commits()
     left = made[before].decisions[0]
-    assert (made[before].generation > made[0].generation, left.reason, left.old_version) == (
-        True,
-        "disk replaced",
-        before,
-    )  # type: ignore[union-attr]
+    assert isinstance(left, SafeModeLeft)
+    assert (left.reason, left.old_version) == ("disk replaced", before)
+    assert made[before].generation > made[0].generation
     assert (await cluster.verify()).clean
 
 

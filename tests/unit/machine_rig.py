@@ -1,5 +1,7 @@
 """Short words for driving a ModelRuntime in tests: what it was told, what it answered."""
 
+from typing import Any, cast
+
 from domain.actions import Output
 from domain.events import Basis, LeaseChanged, LeaseCleared, LeaseGranted
 from domain.ids import Incarnation, LeaseId, LinkId, ModelId, NodeId, RequestId
@@ -44,11 +46,11 @@ def lease(kind=LeaseGranted, link=LINK, *, slots=2, job_us=SECOND, name="l1", tt
 
 
 def cleared(link=LINK, name="l1") -> LeaseCleared:
-    return lease(LeaseCleared, link, slots=0, name=name)
+    return cast("LeaseCleared", lease(LeaseCleared, link, slots=0, name=name))
 
 
 def changed(link=LINK, **changes) -> LeaseChanged:
-    return lease(LeaseChanged, link, **changes)
+    return cast("LeaseChanged", lease(LeaseChanged, link, **changes))
 
 
 def order(version: int) -> tuple[str, int, int]:
@@ -83,5 +85,5 @@ def of(outputs: list[Output], kind):
     return found[0]
 
 
-def facts(outputs: list[Output], kind) -> list:
+def facts(outputs: list[Output], kind) -> list[Any]:
     return [output for output in outputs if type(output) is kind]
