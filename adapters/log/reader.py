@@ -65,9 +65,8 @@ class Reader:
         if body[-_TAIL:-66] != _MARK or not body.endswith(b'"}'):
             return False
         expected = hmac.digest(self._key(who), body[:-_TAIL], "sha256").hex()
-        return hmac.compare_digest(
-            expected.encode(), body[-66:-2]
-        )  # as bytes: text that is not ASCII would be an error
+        # as bytes: comparing text that is not ASCII would be an error
+        return hmac.compare_digest(expected.encode(), body[-66:-2])
 
     def _key(self, name: str) -> bytes:
         key = self._keys.get(name)

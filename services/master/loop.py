@@ -240,12 +240,12 @@ class MasterLoop:
     async def _decide(self, inbox: asyncio.Queue[tuple[Stream, Sequence[StoredMessage]]]) -> None:
         span = Range()
         while True:
+            while (made := self._cut(span)) is not None:  # one commit can leave something for the next; so can a master
+                await self._store(made)
+                span = Range()
             self._fold(span, *await inbox.get())
             while not inbox.empty() and not _is_long(span):
                 self._fold(span, *inbox.get_nowait())
-            while (made := self._cut(span)) is not None:  # one commit can leave owners for the next
-                await self._store(made)
-                span = Range()
 
     def _fold(self, span: Range, stream: Stream, batch: Sequence[StoredMessage]) -> None:
         reader = self.parts.reader

@@ -48,3 +48,15 @@ def test_ties_go_to_the_machine_that_stands_first():
 def test_nothing_to_place_is_refused():
     with pytest.raises(ValueError, match="needs a machine and a job"):
         earliest_slots([(0, 1)], 0)
+
+
+@given(machines.filter(lambda on: len(on) > 1), st.integers(1, 90), st.sampled_from([0, 6]))
+def test_what_each_machine_saves_is_the_sum_without_it_less_the_sum_with_it(on: list[Machine], jobs: int, few: int):
+    counts, _, total = earliest_slots(on, jobs)
+    before, slotting._FEW_MACHINES = slotting._FEW_MACHINES, few
+    try:
+        saved = slotting.saved_by_each(on, counts)
+    finally:
+        slotting._FEW_MACHINES = before
+    poured_anew = [earliest_slots(on[:at] + on[at + 1 :], jobs)[2] - total for at in range(1, len(on))]
+    assert saved == [0, *poured_anew]

@@ -15,7 +15,7 @@ from adapters.log.reader import Reader
 from adapters.log.snapshots import Snapshots
 from adapters.log.verify import verify
 from adapters.memory.stream import MemoryStream
-from domain.events import Due, HeartbeatMissed, HeartbeatSeen, Input, LeaseGranted, OwnerPlanned, codec
+from domain.events import Due, HeartbeatMissed, HeartbeatSeen, Input, LeaseGranted, OwnerPlanned, RequestOrphaned, codec
 from domain.events.commit import Commit, decode_commit
 from domain.ids import Generation, Incarnation, NodeId
 from domain.ports import Clock, StoredMessage, Witnessed
@@ -322,5 +322,30 @@ def test_the_state_can_be_shown_at_any_time(when: str):
             assert loop.mode == "safe_mode"
             assert describe(loop)["safe_mode"]
             assert loop.doubt
+
+    play(scenario)
+
+
+def test_a_master_that_takes_over_in_the_middle_of_many_orphans_says_the_rest_and_it_verifies():
+    async def scenario(scene: Scene) -> None:
+        scene.master()
+        await scene.begin()
+        await scene.beat("a", "b", seconds=3)
+        await scene.say("a", *(held(f"req_{i:04}", i + 1) for i in range(2_000)))
+        await scene.beat("a", "b", seconds=1)
+        scene.recorder.restart("a")
+        scene.ledger.faults.let_pass(1)
+        scene.ledger.faults.lose(1000)
+        await scene.say("a", registered())
+        await scene.beat("a", "b", seconds=1)
+        await scene.stop()
+        scene.ledger.faults.clear()
+        said = [d for made in await scene.commits() for d in made.decisions if isinstance(d, RequestOrphaned)]
+        assert 0 < len(said) < 2_000
+        scene.master()
+        await scene.beat("a", "b", seconds=5)
+        said = [d for made in await scene.commits() for d in made.decisions if isinstance(d, RequestOrphaned)]
+        assert sorted(d.request for d in said) == [f"req_{i:04}" for i in range(2_000)]
+        assert await scene.clean()
 
     play(scenario)

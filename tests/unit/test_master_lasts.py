@@ -1,9 +1,11 @@
 """Given what goes on for long or goes wrong, when the master looks, then it neither stops, nor spins, nor forgets."""
 
+import msgspec
 import pytest
 
 from adapters.keys import derive_mac_key, mac
 from adapters.log.reader import BAD_EVENT, BAD_MAC, BAD_PLACE, OUT_OF_BOUNDS, Reader
+from domain.errors import ReplayDiffersError
 from domain.events import (
     BorrowAccepted,
     BorrowBusy,
@@ -34,9 +36,10 @@ from domain.events import (
     RequestPresumedLost,
     codec,
 )
-from domain.events.commit import COMMIT_BYTES_MAX, encode_commit
-from domain.ids import LeaseId, LinkId, ModelId, NodeId, RequestId
+from domain.events.commit import COMMIT_BYTES_MAX, encode_commit, seal
+from domain.ids import Incarnation, LeaseId, LinkId, ModelId, NodeId, RequestId
 from domain.master.decide import Head, decide
+from domain.master.fold import fold_fact
 from domain.master.health import next_due_us
 from domain.master.inputs import FactInput, Rejected
 from domain.master.state import decode_state, encode_state
@@ -455,3 +458,35 @@ def test_a_helper_that_finished_what_it_never_accepted_leaves_nothing_open():
     story.recorder.state("b", borrow(BorrowFinished, "req_2", ON, work=1, service_us=1, status=200, ok=True))
     story.look()
     assert story.master.state.uses == {}
+
+
+def test_a_helper_that_no_reader_would_let_pass_still_breaks_nothing():
+    story = Story()
+    story.burst(3)
+    state, node = story.master.state, story.master.state.nodes[A]
+    odd = lend(Lent, "req_2", link("a", "b>c>d"), work=1, out=1, waited_us=1)
+    fold_fact(state, FactInput(99, state.stamp_us, A, node.incarnation, node.pseq + 1, False, 0, odd))
+    assert sum(len(uses) for uses in state.uses.values()) == 1
+    snapshot = NodeSnapshot(part=1, parts=1, queues=(), desks=(), reason="gap")
+    fold_fact(state, FactInput(100, state.stamp_us, A, node.incarnation, node.pseq + 1, False, 0, snapshot))
+    fold_fact(state, FactInput(101, state.stamp_us, A, Incarnation("a-9"), 1, False, 0, registered()))
+    assert state.uses == {}
+
+
+def test_a_commit_that_was_decided_otherwise_is_found_though_its_digest_is_right():
+    story = Story()
+    for i in range(5):
+        story.recorder.state("a", held(f"req_{i}", i + 1))
+    master = story.master
+    fold_into(master.state, master.span, [], master.reader.facts(story.recorder.facts[story.seen :]))
+    before, position = decode_state(encode_state(master.state)), master.position
+    decided = decide(master.state, Head(position.generation, position.version + 1))
+    made = commit(master.state, position, master.span, decided, with_state=False)
+    assert replay(decode_state(encode_state(before)), position, made, master.span, sealed=True) == made
+    forged = [
+        msgspec.structs.replace(each, slots=each.slots + 1) if isinstance(each, LeaseGranted) else each
+        for each in made.decisions
+    ]
+    resealed = seal(msgspec.structs.replace(made, decisions=tuple(forged), digest=""), master.span.messages())
+    with pytest.raises(ReplayDiffersError, match="decision 1: decided"):
+        replay(before, position, resealed, master.span, sealed=True)
