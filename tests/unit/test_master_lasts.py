@@ -175,6 +175,16 @@ def test_a_request_cancelled_while_it_is_lent_leaves_no_slot_behind():
     assert (story.master.state.uses, story.master.state.nodes[A].uses) == ({}, 0)
 
 
+def test_what_a_retired_owner_had_lent_leaves_no_slot_behind():
+    story = two_owners()
+    for request in ("req_2", "req_3"):
+        story.recorder.state("a", lend(Lent, request, ON, work=64_000_000, out=1, waited_us=1))
+    story.look()
+    story.recorder.decree(NodeRetired(node=A))
+    story.look()
+    assert (story.master.state.uses, story.master.state.nodes[A].uses) == ({}, 0)
+
+
 def test_an_owner_with_many_leases_gets_them_over_several_commits_each_of_which_fits_its_message():
     long = "ん" * 256
     names = [f"h{i:029}" for i in range(100)]
