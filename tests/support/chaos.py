@@ -113,11 +113,12 @@ def excuses(done: Round, lines: Sequence[Line], facts: Sequence[dict[str, object
     """Return the marks of requests that may fail, since their bytes were at the killed part.
 
     An engine may have died of any of its requests, so none of them gets a second one. What a dead helper had runs again at its
-    owner, but for streams.
+    owner, but for streams. A request that the tap still took when the engine was dead (REFUSED) looks to its node as if it had.
     """
     kind, _, node = done.part.partition(":")
     if kind == "engine":
-        return {line.key for line in lines if line.what == "BROKEN" and line.at_us >= done.killed_us - 1000}
+        lost = {"BROKEN", "REFUSED"}
+        return {line.key for line in lines if line.what in lost and line.at_us >= done.killed_us - 1000}
     if kind == "node":
         lent = {
             fact["event"]["data"]["request"]  # type: ignore[index]

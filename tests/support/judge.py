@@ -19,6 +19,8 @@ from tests.support.tap import Line
 PLAN = "plan"
 TERMINAL = {"queue.finished", "queue.failed", "queue.cancelled", "queue.rejected", "queue.expired"}
 _PAGE = 1000
+_BEGINNING = "l0.0.0"
+"""Cursor before the first row of the ledger: without one, pages begin at the newest rows."""
 
 
 def second_starts(lines: Sequence[Line], outcomes: Iterable[Outcome]) -> Iterator[str]:
@@ -124,10 +126,10 @@ def rows_of(commits: Iterable[Commit]) -> Counter[Decided]:
 async def stored_rows(cluster: Cluster) -> Counter[Decided]:
     """Return the rows about plans and leases that ClickHouse holds, page by page through the projector."""
     rows: Counter[Decided] = Counter()
-    after: str | None = ""
+    after: str | None = _BEGINNING
     while after is not None:
-        page = f"&after={after}" if after else ""
-        status, body = await cluster.get(f"{cluster.endpoints.projector}/v1/decisions?side=master&limit={_PAGE}{page}")
+        query = f"side=master&limit={_PAGE}&after={after}"
+        status, body = await cluster.get(f"{cluster.endpoints.projector}/v1/decisions?{query}")
         if status != 200:
             raise ConnectionError(f"the projector answers {status} {body}")
         for row in body["decisions"]:
