@@ -15,8 +15,8 @@ WINDOW = 50
 """Samples kept; the oldest goes first."""
 PRIOR_WEIGHT = 1
 """How many samples the prior counts as."""
-OWN_FIT_SAMPLES = 3
-"""From here on a helper's price is called its own fit; below, the owner's fallback with what was seen so far."""
+MIN_SAMPLES = 20
+"""Default of the setting from which on a helper's price is called its own fit; below, the owner's with what was seen so far."""
 
 COST_US_MAX = 10**12
 """A price beyond this means nothing: with it, every sum of prices stays inside 64 bits."""

@@ -1,11 +1,13 @@
 """What things cost: time until a machine is free, time of one job there, and what opening a model switch wins or loses."""
 
+from typing import Final
+
 import msgspec
 
 from domain import fixed
 from domain.events import LinkAdded
 from domain.master import reasons, slots
-from domain.master.fits import OWN_FIT_SAMPLES, cost_us
+from domain.master.fits import MIN_SAMPLES, WINDOW, cost_us
 from domain.master.health import is_live
 from domain.master.state import Queue, State, owner_key
 
@@ -17,6 +19,7 @@ OWN_WEIGHT = fixed.ONE
 """How much a second of the helper's own requests counts against a second of the owner's."""
 GAIN_US_MAX = 10**18
 """A gain or loss beyond this means nothing; held here it fits 64 bits."""
+_MIN_SAMPLES: Final = "cluster.scheduling_min_samples"
 LATE_FLOOR_NUM, LATE_FLOOR_DEN = 1, 10
 """A job that runs over its estimate is taken to need at least a tenth of it more."""
 
@@ -32,7 +35,8 @@ def helper_log(state: State, key: str, prior_log: int | None) -> tuple[int | Non
     fit = state.fits.get(key)
     if fit is None or not fit.logs:
         return prior_log, reasons.OWNER_FALLBACK
-    source = reasons.HELPER_FIT if len(fit.logs) >= OWN_FIT_SAMPLES else reasons.OWNER_FALLBACK
+    own = len(fit.logs) >= min(state.control.settings.get(_MIN_SAMPLES, MIN_SAMPLES), WINDOW)
+    source = reasons.HELPER_FIT if own else reasons.OWNER_FALLBACK
     return fit.shrunk_log(prior_log), source
 
 

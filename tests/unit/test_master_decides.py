@@ -428,3 +428,11 @@ def test_the_page_of_reasons_is_current():
     script = Path(__file__).parents[2] / "docs" / "reference" / "reasons.py"
     check = subprocess.run([sys.executable, str(script), "--check"], check=False)
     assert check.returncode == 0, f"run: python {script.relative_to(Path(__file__).parents[2])}"
+
+
+def test_a_helpers_price_is_its_own_from_the_set_number_of_samples_on():
+    story = Story()
+    story.recorder.decree(SettingChanged(name="cluster.scheduling_min_samples", value=2))
+    for i in range(2):
+        story.recorder.state("b", finished(f"req_b{i}"))
+    assert verdict(story.burst(10)).source == "helper"
