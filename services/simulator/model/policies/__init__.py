@@ -1,0 +1,1 @@
+"""The policies that can be compared. Each decides only; the world does."""
