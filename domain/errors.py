@@ -96,6 +96,10 @@ class NoAnswerError(BusError):
 class HistoryGapError(BusError):
     """A message that must exist could not be read."""
 
+    def __init__(self, stream: str, detail: str) -> None:
+        self.stream = stream
+        super().__init__(f"{stream}: {detail}")
+
 
 class UpstreamError(LeasewayError):
     """An engine or another node did not give a whole answer."""
@@ -155,6 +159,10 @@ class ChainBrokenError(HistoryError):
 
 class ReplayDiffersError(HistoryError):
     """Deciding again from the same input gave other bytes than are stored."""
+
+
+class FactsLostError(HistoryError):
+    """The newest facts that a commit folded are gone: what a power cut does to a bus of relaxed durability."""
 
 
 class HistoryLostError(HistoryError):

@@ -186,7 +186,7 @@ class CopiedStream:
             span = range(at, min(at + _BATCH, end + 1))
             missing = next((seq for seq in span if seq not in self._messages), None)
             if missing is not None:
-                raise HistoryGapError(f"{self.name}: message {missing} is not there")
+                raise HistoryGapError(self.name, f"message {missing} is not there")
             yield [self._messages[seq] for seq in span]
 
 

@@ -7,7 +7,7 @@ from typing import cast
 import msgspec
 
 from adapters.log.reader import Reader
-from domain.errors import ChainBrokenError, HistoryError, HistoryGapError
+from domain.errors import ChainBrokenError, FactsLostError, HistoryError, HistoryGapError
 from domain.events import SafeModeLeft
 from domain.events.commit import Commit, commit_digest, decode_commit, encode_commit
 from domain.ids import Generation
@@ -61,7 +61,7 @@ class Cursor:
         """Return where the stream ends now; it must not be before `high`, for nothing would ever come of waiting."""
         last = (await self._stream.bounds()).last
         if last < high:
-            raise HistoryGapError(f"{self._stream.name}: ends at {last}, before message {high}")
+            raise HistoryGapError(self._stream.name, f"ends at {last}, before message {high}")
         return last
 
     def _open(self, have: int, last: int) -> AsyncGenerator[Sequence[StoredMessage], None]:
@@ -239,29 +239,41 @@ def check_witness(witnessed: Witnessed | None, head: Commit | None, *, who: str 
 async def check_inputs(streams: Streams, head: Commit | None) -> None:
     """Check that the inputs that the last commit folded are still there.
 
+    A server that lost its newest messages gives their sequences again to what comes next; so the last fact folded must also be
+    older than the commit that folded it.
+
     Raises:
-        HistoryError: a stream ends before the last commit's range does.
+        FactsLostError: LW_EVENTS does not hold the last facts any more.
+        HistoryError: LW_CONTROL ends too early.
     """
     if head is None:
         return
-    for stream, high in ((streams.events, head.hi), (streams.control, head.chi)):
+    for stream, high, lost in ((streams.events, head.hi, FactsLostError), (streams.control, head.chi, HistoryError)):
         last = (await stream.bounds()).last
         if last < high:
-            raise HistoryError(f"{stream.name}: ends at {last}, but commit {head.version} folded up to {high}")
+            raise lost(f"{stream.name}: ends at {last}, but commit {head.version} folded up to {high}")
+    newest, folded_by = await streams.events.get(head.hi), await streams.ledger.get(head.version)
+    if newest is not None and folded_by is not None and newest.stamp_ns > folded_by.stamp_ns:
+        raise FactsLostError(
+            f"{streams.events.name}: message {head.hi} is newer than commit {head.version}, which folded it"
+        )
 
 
 async def begin_generation(streams: Streams, generation: Generation, reason: str, *, publish_to: str) -> Commit:
     """Begin a new generation of the ledger after an operator has looked; return its first commit.
 
-    The state begins empty and folds again all that LW_EVENTS and LW_CONTROL still hold; nothing that is stored is removed.
+    The state begins empty and folds again what LW_EVENTS holds after its last hole, and all of LW_CONTROL; nothing that is
+    stored is removed.
 
     Raises:
         HistoryError: the ledger's last message is no commit.
         WrongLastSequenceError: a master committed meanwhile: history is not in doubt for it.
     """
     head = await last_commit(streams.ledger)
-    events, control = await streams.events.bounds(), await streams.control.bounds()
-    first = genesis(head, generation, reason, events_first=max(1, events.first), control_first=max(1, control.first))
+    control = await streams.control.bounds()
+    first = genesis(
+        head, generation, reason, events_first=await _whole_from(streams.events), control_first=max(1, control.first)
+    )
     await streams.ledger.publish(
         publish_to,
         encode_commit(first),
@@ -269,3 +281,34 @@ async def begin_generation(streams: Streams, generation: Generation, reason: str
         expected_last=first.version - 1,
     )
     return first
+
+
+async def _whole_from(stream: Stream) -> int:
+    """Return the sequence from which on nothing is missing in the stream."""
+    bounds = await stream.bounds()
+    first = max(1, bounds.first)
+    while first <= bounds.last:
+        reached = first - 1
+        try:
+            async for batch in stream.read(after=reached, until=bounds.last):
+                reached = batch[-1].seq
+        except HistoryGapError:
+            first = await _next_after(stream, reached + 1, bounds.last)
+        else:
+            break
+    return first
+
+
+async def _next_after(stream: Stream, missing: int, last: int) -> int:
+    """Return the first sequence after a hole that begins at `missing`; holes are long, so steps double, then halve."""
+    step = 1
+    while missing + step <= last and await stream.get(missing + step) is None:
+        missing, step = missing + step, step * 2
+    low, high = missing + 1, min(missing + step, last + 1)
+    while low < high:
+        middle = (low + high) // 2
+        if await stream.get(middle) is None:
+            low = middle + 1
+        else:
+            high = middle
+    return low

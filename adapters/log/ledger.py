@@ -18,7 +18,8 @@ class Ledger:
     """Appends commits, and reads them."""
 
     def __init__(self, stream: Stream, subject: str) -> None:
-        self._stream, self._subject = stream, subject
+        self._stream, self.subject = stream, subject
+        """The one subject of the ledger."""
 
     async def append(self, version: int, body: bytes, digest: str) -> bool:
         """Store `body` as `version`; return True if ours is stored there, False if another's is.
@@ -34,7 +35,7 @@ class Ledger:
             refused = False
             try:
                 stored = await self._stream.publish(
-                    self._subject, body, message_id=f"{version}-{digest}", expected_last=version - 1
+                    self.subject, body, message_id=f"{version}-{digest}", expected_last=version - 1
                 )
                 if not stored.duplicate and stored.seq == version:
                     return True
@@ -69,5 +70,5 @@ class Ledger:
         except NoAnswerError:
             return None
         if refused and ends_at < version - 1:
-            raise HistoryGapError(f"{self._stream.name}: must reach version {version - 1}, but ends at {ends_at}")
+            raise HistoryGapError(self._stream.name, f"must reach version {version - 1}, but ends at {ends_at}")
         return None

@@ -162,7 +162,7 @@ class MemoryStream:
 
     def _batch(self, after: int, until: int | None) -> list[StoredMessage]:
         if after > len(self._messages):
-            raise HistoryGapError(f"{self.name}: must reach sequence {after}, but ends at {len(self._messages)}")
+            raise HistoryGapError(self.name, f"must reach sequence {after}, but ends at {len(self._messages)}")
         end = min(after + self.batch_max, len(self._messages), len(self._messages) if until is None else until)
         batch: list[StoredMessage] = []
         for seq in range(after + 1, end + 1):
@@ -170,7 +170,7 @@ class MemoryStream:
             if message is None:
                 if batch:  # what is whole is given first
                     break
-                raise HistoryGapError(f"{self.name}: message {seq} must follow {after}, it is not there")
+                raise HistoryGapError(self.name, f"message {seq} must follow {after}, it is not there")
             batch.append(message)
         return batch
 

@@ -150,13 +150,11 @@ class Reader:
         bounds = await self._stream.bounds()
         name, following = self._stream.name, self._taken + 1
         if bounds.last < self._taken:
-            raise HistoryGapError(
-                f"{name}: must reach sequence {self._taken}, which was read, but ends at {bounds.last}"
-            )
+            raise HistoryGapError(name, f"must reach sequence {self._taken}, which was read, but ends at {bounds.last}")
         if bounds.first > following:
-            raise HistoryGapError(f"{name}: message {following} must be there, but the first one is {bounds.first}")
+            raise HistoryGapError(name, f"message {following} must be there, but the first one is {bounds.first}")
         if self._gap and await self._stream.get(following) is None:
-            raise HistoryGapError(f"{name}: message {following} must be there, it is not")
+            raise HistoryGapError(name, f"message {following} must be there, it is not")
 
     async def _create(self) -> None:
         self._connection = self._bus.connections

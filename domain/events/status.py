@@ -81,7 +81,7 @@ class NodeSnapshot(EventBody, frozen=True, kw_only=True, tag="status.snapshot"):
     queues: tuple[QueueState, ...]
     desks: tuple[DeskState, ...]
     reason: str
-    """start, gap, overflow or asked."""
+    """start, gap, overflow, generation or asked."""
     accepting: bool = True
 
 

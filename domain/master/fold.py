@@ -111,9 +111,12 @@ def _skip(state: State, refused: Refused) -> None:
 def _in_turn(state: State, given: FactInput, node: Node) -> bool:
     """Apply the producer rule: only the next fact of the living incarnation is folded."""
     if given.incarnation != node.incarnation or not node.incarnation:
-        if given.pseq != 1 or type(given.fact) is not Registered or given.incarnation in node.closed:
+        # a node that is not known at all may be in the middle of its life: a new generation of the ledger has begun
+        begins = given.pseq == 1 or not node.incarnation
+        if not begins or type(given.fact) is not Registered or given.incarnation in node.closed:
             return False
         registration.open_incarnation(state, given.speaker, node, given.incarnation)
+        node.pseq = given.pseq - 1
     elif given.pseq <= node.pseq:
         return False
     elif given.pseq > node.pseq + 1 and not (type(given.fact) is NodeSnapshot and given.fact.part == 1):

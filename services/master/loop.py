@@ -11,10 +11,12 @@ from contextlib import aclosing, suppress
 
 import msgspec
 
+from adapters.clock import new_generation
 from adapters.log.feed import Feed
 from adapters.log.history import (
     History,
     Streams,
+    begin_generation,
     check_inputs,
     check_witness,
     first_of_generation,
@@ -24,7 +26,7 @@ from adapters.log.history import (
 from adapters.log.ledger import Ledger
 from adapters.log.reader import Reader
 from adapters.log.snapshots import Snapshots
-from domain.errors import BusError, HistoryError, HistoryGapError
+from domain.errors import BusError, FactsLostError, HistoryError, HistoryGapError
 from domain.events import Registered
 from domain.events.commit import Commit, encode_commit
 from domain.ids import Generation
@@ -34,6 +36,7 @@ from domain.master.inputs import FactInput
 from domain.master.state import POLICY, State, encode_state
 from domain.master.step import Range, after, commit, fold_into
 from domain.ports import Clock, StoredMessage, Stream, WitnessBook, Witnessed
+from domain.subjects import EVENTS
 from services.master.alarm import Alarm
 from services.master.following import Following
 from services.master.observer import LOOK_EVERY_S, Observer
@@ -73,6 +76,8 @@ class Parts(msgspec.Struct, frozen=True):
     observer: Observer
     clock: Clock
     new_generation: Generation
+    relaxed: bool = False
+    """Durability of the bus: a power cut may lose the newest facts, and then a new generation begins by itself, named."""
 
 
 class MasterLoop:
@@ -116,10 +121,22 @@ class MasterLoop:
             except Deposed:
                 LOG.warning("deposed", extra={"version": self.history.position.version})
             except (HistoryError, HistoryGapError) as error:
-                await self._safe_mode(str(error))
+                await (self._begin_anew(str(error)) if self._may_go_on(error) else self._safe_mode(str(error)))
             except BusError as error:
                 LOG.warning("bus_failed", extra={"error": str(error)})
                 await asyncio.sleep(0.5)
+
+    def _may_go_on(self, error: Exception) -> bool:
+        """Tell whether what is lost is what a bus of relaxed durability may lose, before this master decided anything."""
+        lost = isinstance(error, FactsLostError) or (isinstance(error, HistoryGapError) and error.stream == EVENTS)
+        return lost and self.parts.relaxed and self.mode != "active"
+
+    async def _begin_anew(self, gap: str) -> None:
+        """Begin a new generation over what is left, as a bus of relaxed durability has been promised to: never silently."""
+        LOG.error("history_gap", extra={"gap": gap})
+        streams, ledger = self.parts.streams, self.parts.ledger
+        generation = new_generation(int(self._loaded[:4] or "0", 16) + 1)
+        await begin_generation(streams, generation, f"history_gap: {gap}", publish_to=ledger.subject)
 
     async def _safe_mode(self, doubt: str) -> None:
         """Decide nothing, say so loudly, and stay until an operator has begun a new generation of the ledger."""
@@ -140,10 +157,9 @@ class MasterLoop:
 
     async def _load(self) -> None:
         """Restore the newest snapshot that a commit vouches for, and apply what follows it."""
-        self.history = self._blank()
-        fed = (
-            await self._fed()
-        )  # before the ledger's head is asked for: an active master adds to both, in the other order
+        self.mode, self.history = "starting", self._blank()
+        # the feed before the ledger's head: an active master adds to both, in the other order
+        fed = await self._fed()
         head = await last_commit(self.parts.streams.ledger)
         self._loaded = head.generation if head is not None else Generation("")
         check_witness(await self.parts.witness.read(), head)

@@ -78,4 +78,5 @@ def _parts(config: Config, credentials: Credentials, bus: Bus) -> Parts:
         observer=Observer(bus, events, cluster, credentials.cluster_mac_secret, new_incarnation(), clock),
         clock=clock,
         new_generation=new_generation(1),
+        relaxed=config.bus.durability == "relaxed",
     )

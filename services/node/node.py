@@ -16,7 +16,7 @@ from adapters.keys import Credentials, Signer
 from domain.control.settings import parse_values
 from domain.control.view import ControlView
 from domain.events import Basis, DeskState, Fact, ModelInfo, NodeSnapshot, OpenRequest, QueueState, Registered, Witness
-from domain.events.decision import LeaseEvent
+from domain.events.decision import LeaseEvent, SafeModeLeft
 from domain.ids import ModelId, NodeId
 from domain.inputs import RuntimeConfig
 from domain.ports import Clock
@@ -59,6 +59,7 @@ class Node:
         """What /health tells of the bus."""
         self._say: Say | None = None
         self._early: list[Fact] = []
+        self._url = ""
         limits = config.http.limits
         self.models = {ModelId(model.id): self._served(model) for model in config.node.models}
         self.lender = HttpLender(self.id, Signer(credentials.nkey_seed), self.copies, limits, clock)
@@ -103,19 +104,27 @@ class Node:
 
     def register(self, say: Say, url: str) -> None:
         """Say `registered` as the first fact, then what has happened already; from now on facts go to `say`."""
-        say(
-            Registered(
-                url=url,
-                models=tuple(_info(served) for served in self.models.values()),
-                version=VERSION,
-                depth=self.depth,
-                witness=self.witness,
-            )
-        )
+        self._url = url
+        say(self._registration())
         self._say, early = say, self._early
         self._early = []
         for fact in early:
             say(fact)
+
+    def _registration(self) -> Registered:
+        return Registered(
+            url=self._url,
+            models=tuple(_info(served) for served in self.models.values()),
+            version=VERSION,
+            depth=self.depth,
+            witness=self.witness,
+        )
+
+    def _introduce_again(self) -> None:
+        """Tell a new generation of the ledger all that it cannot know from the facts that were lost."""
+        if self._say is not None:
+            self.state(self._registration())
+            self.snapshot("generation")
 
     def snapshot(self, reason: str) -> None:
         """State all open requests, in parts."""
@@ -154,9 +163,12 @@ class Node:
 
     def decided(self, signed: SignedDecision, sent_at_us: Callable[[Basis], int | None]) -> None:
         """Take a decision of the master."""
+        known = self.witness
         self._see(signed)
         event = signed.lease
         if event is None:
+            if isinstance(signed.decision, SafeModeLeft) and (known is None or known.generation < signed.generation):
+                self._introduce_again()
             return
         newer = self.copies.take(signed, self.clock.monotonic_us())
         if event.owner == self.id and newer:

@@ -93,8 +93,9 @@ class Wires:
         self._node.control_changed()
 
     async def _follow_decisions(self) -> None:
-        base = f"{root(self._node.cluster)}.lease"
-        subjects = [f"{base}.{self._node.id}.>", f"{base}.*.{self._node.id}.>"]
+        base = root(self._node.cluster)
+        leases = (f"{base}.lease.{self._node.id}.>", f"{base}.lease.*.{self._node.id}.>")
+        subjects = [*leases, f"{base}.safe_mode.>"]
         while True:
             try:
                 async for message in self._bus.follower(DECISIONS, subjects, self._node.id).messages():

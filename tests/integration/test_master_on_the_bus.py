@@ -1,5 +1,7 @@
 """The master on a real nats-server: it decides, yields, comes back, and refuses to go on when history is in doubt."""
 
+from pathlib import Path
+
 import pytest
 
 from domain.events import LeaseGranted, NodeHealthChanged, Registered, SafeModeLeft, Witness
@@ -8,7 +10,7 @@ from domain.ids import Generation
 from domain.master.state import encode_state
 from tests.support.cluster import ClusterUnderTest, cluster_on
 from tests.support.history import finished, held, link, registered, started
-from tests.support.nats import ServerUnderTest
+from tests.support.nats import ServerUnderTest, provisioned_server
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.real
@@ -150,6 +152,31 @@ async def test_a_lost_input_is_reported_and_puts_the_next_master_in_safe_mode(cl
     assert (left.reason, left.old_version) == ("disk replaced", before)
     assert made[before].generation > made[0].generation
     assert (await cluster.verify()).clean
+
+
+async def test_a_relaxed_bus_that_lost_its_newest_facts_begins_a_new_generation_by_itself_and_names_the_gap(
+    tmp_path: Path,
+):
+    async with provisioned_server(tmp_path / "data", durability="relaxed") as server, cluster_on(server) as cluster:
+        await cluster.master("master-one", relaxed=True)
+        await begin(cluster)
+        await burst(cluster)
+        await cluster.decisions(LeaseGranted)
+        await (await cluster.bus("master-one")).close()
+        before = await cluster.commits()
+        await flip_a_bit(server, b"req_3")
+        successor, _ = await cluster.master("master-two", relaxed=True)
+        await until("it decides again", lambda: successor.mode in {"active", "safe_mode"}, timeout_s=15)
+        assert successor.mode == "active", successor.doubt
+        left = (await cluster.commits())[len(before)].decisions[0]
+        assert isinstance(left, SafeModeLeft)
+        assert left.reason.startswith("history_gap: LW_EVENTS: ")
+        assert (left.old_version, left.old_digest) == (before[-1].version, before[-1].digest)
+        await cluster.state("n1", registered(), finished("req_fit2"))  # as a node does that hears of a new generation
+        await cluster.state("n2", registered())
+        await burst(cluster, "again")
+        await until("it leases again", lambda: successor.state.leases)
+        assert (await cluster.verify()).clean
 
 
 async def flip_a_bit(server: ServerUnderTest, inside: bytes) -> None:

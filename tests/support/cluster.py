@@ -46,6 +46,7 @@ class Gate:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
+        self.subject = ledger.subject
         self.open = asyncio.Event()
         self.open.set()
         self.waiting = asyncio.Event()
@@ -88,7 +89,9 @@ class ClusterUnderTest:
         self._stack.push_async_callback(end)
         return task
 
-    async def master(self, name: str = "master", *, data: Path | None = None) -> tuple[MasterLoop, Gate]:
+    async def master(
+        self, name: str = "master", *, data: Path | None = None, relaxed: bool = False
+    ) -> tuple[MasterLoop, Gate]:
         """Start a master of its own connection and return its loop, with the gate before its ledger."""
         bus = await self.bus(name, "master")
         secrets = self.server.credentials("master")
@@ -106,6 +109,7 @@ class ClusterUnderTest:
             ),
             clock=self.clock,
             new_generation=new_generation(1),
+            relaxed=relaxed,
         )
         loop = MasterLoop(parts)
         self.run(asyncio.create_task(loop.run()))

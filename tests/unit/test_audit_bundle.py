@@ -16,7 +16,7 @@ from adapters.log.verify import verify
 from domain.errors import BadConfigError
 from domain.events.commit import encode_commit
 from domain.ports import StoredMessage
-from tests.support.history import CLUSTER, SECRET, START_NS, Master, random_history
+from tests.support.history import CLUSTER, SECRET, Master, random_history
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,8 @@ def history() -> Streams:
     recorder, master, dice = random_history(11, 400), Master(), random.Random(1)
     master.take_all(recorder, lambda: dice.randint(1, 20))
     ledger = [
-        StoredMessage(made.version, START_NS, "lw.test.ledger", b"", encode_commit(made)) for made in master.commits
+        StoredMessage(made.version, recorder.now_ns, "lw.test.ledger", b"", encode_commit(made))
+        for made in master.commits
     ]
     return Streams(
         CopiedStream("LW_EVENTS", recorder.facts),

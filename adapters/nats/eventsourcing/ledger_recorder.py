@@ -147,7 +147,7 @@ def _require_whole(entries: Sequence[Entry], first: int | None, last: int) -> No
     wanted = first or (entries[0].seq if entries else last)
     for entry in entries:
         if entry.seq != wanted:
-            raise HistoryGapError(f"LW_LEDGER: version {wanted} is missing, the next one kept is {entry.seq}")
+            raise HistoryGapError("LW_LEDGER", f"version {wanted} is missing, the next one kept is {entry.seq}")
         wanted += 1
     if wanted <= last:
-        raise HistoryGapError(f"LW_LEDGER: version {wanted} is missing or no longer kept")
+        raise HistoryGapError("LW_LEDGER", f"version {wanted} is missing or no longer kept")
