@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from domain.errors import BadConfigError
+from services.cli.simulate_arguments import add_simulate
 
 ABOUT: Final = """\
 Leaseway serves inference requests on several machines and lends the backlog of one to another.
@@ -21,7 +22,6 @@ first steps:
 
 configuration: flag > environment LEASEWAY_<TABLE>_<KEY> (LEASEWAY_HTTP_PORT) > leaseway.toml
 exit codes: 0 done; 1 something failed and may work later; 2 what was asked can never be right"""
-
 
 _CHOICE: Final = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
 
@@ -59,6 +59,7 @@ def build_parser() -> Parser:
     _add_running(commands.add_parser)
     _add_looking(commands.add_parser)
     _add_changing(commands.add_parser)
+    add_simulate(commands.add_parser, _command)
     _add_services(commands.add_parser)
     return parser
 

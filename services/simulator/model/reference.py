@@ -10,6 +10,7 @@ from services.simulator.model.scenario import Scenario
 _TINY = 1e-9
 _STARTS = 2
 _ROUNDS_MAX = 200
+_NODES_SEARCHED = 10  # 2 ** 9 subsets of helpers
 
 
 class _Machine(NamedTuple):
@@ -27,7 +28,8 @@ class _Step(NamedTuple):
 
 def reference_s(scenario: Scenario) -> float:
     """Return the drain time that a policy's is divided by."""
-    return best_assignment_s(scenario) if scenario.is_static else drain_bound_s(scenario)
+    searchable = scenario.is_static and len(scenario.speeds) <= _NODES_SEARCHED
+    return best_assignment_s(scenario) if searchable else drain_bound_s(scenario)
 
 
 def best_assignment_s(scenario: Scenario, *, starts: int = _STARTS) -> float:

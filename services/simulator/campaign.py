@@ -1,0 +1,100 @@
+"""Runs of many scenarios, seeds and policies, on one core or several. What comes out does not depend on how many."""
+
+import multiprocessing
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+
+from services.simulator.cells import Cell
+from services.simulator.curves import Curves
+from services.simulator.drivers import driver
+from services.simulator.model.bounds import mean_bound_s
+from services.simulator.model.measures import Measures
+from services.simulator.model.reference import reference_s
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """One run: a scenario, a seed, a policy."""
+
+    scenario: str
+    seed: int
+    policy: str
+    reference_s: float
+    mean_bound_s: float
+    measures: Measures | None
+    """None if the policy cannot run the scenario."""
+    refused: str = ""
+    curves: Curves | None = None
+
+    @property
+    def drain(self) -> float:
+        """Return the drain ratio: 1 is the clairvoyant reference."""
+        assert self.measures is not None
+        return self.measures.drain_s / self.reference_s
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """A scenario and a seed; every policy runs the same draw."""
+
+    cell: Cell
+    seed: int
+    policies: tuple[str, ...]
+    curves: bool
+
+    def run(self) -> list[Result]:
+        """Return a result for each policy."""
+        scenario = self.cell.draw(self.seed)
+        best_s, least_mean_s = reference_s(scenario), mean_bound_s(scenario)
+        results = []
+        for name in self.policies:
+            by = driver(name)
+            refused = by.refuses(scenario)
+            run = None if refused else by.run(scenario, self.seed, curves=self.curves)
+            results.append(
+                Result(
+                    scenario=self.cell.name,
+                    seed=self.seed,
+                    policy=name,
+                    reference_s=best_s,
+                    mean_bound_s=least_mean_s,
+                    measures=run and run.measures,
+                    refused=refused,
+                    curves=run and run.curves,
+                )
+            )
+        return results
+
+
+def run_all(
+    cells: Sequence[Cell],
+    seeds: Sequence[int],
+    policies: Sequence[str],
+    *,
+    jobs: int = 1,
+    curves: bool = False,
+    step: Callable[[int, int], None] | None = None,
+) -> list[Result]:
+    """Return the results of every cell, seed and policy, in that order.
+
+    `curves` keeps the plots' data of the first seed; `step(done, total)` is called as tasks end.
+    """
+    tasks = [
+        Task(cell=cell, seed=seed, policies=tuple(policies), curves=curves and seed == seeds[0])
+        for cell in cells
+        for seed in seeds
+    ]
+    results: list[Result] = []
+    for done, part in enumerate(_each(tasks, jobs), 1):
+        results += part
+        if step is not None:
+            step(done, len(tasks))
+    return results
+
+
+def _each(tasks: Sequence[Task], jobs: int) -> Iterator[list[Result]]:
+    if jobs == 1 or len(tasks) == 1:
+        yield from map(Task.run, tasks)
+        return
+    # spawned, not forked: the parent has a thread that draws the progress bar
+    with multiprocessing.get_context("spawn").Pool(min(jobs, len(tasks))) as pool:
+        yield from pool.imap(Task.run, tasks, chunksize=max(1, min(8, len(tasks) // (4 * jobs))))
