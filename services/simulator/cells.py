@@ -85,10 +85,14 @@ def cells_of(name: str, spec: ScenarioFile, folder: Path) -> list[Cell]:
         changed = spec
         for key, value in chosen.items():
             changed = _with(changed, key, value)
-        title = f"{name}/{','.join(f'{key}={value:g}' for key, value in chosen.items())}" if chosen else name
+        title = f"{name}/{','.join(f'{key}={_text(value)}' for key, value in chosen.items())}" if chosen else name
         _check(title, changed)
         cells.append(Cell(name=title, spec=changed, varied=chosen, folder=str(folder)))
     return cells
+
+
+def _text(value: Value) -> str:
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}"
 
 
 def _with(spec: ScenarioFile, key: str, value: Value) -> ScenarioFile:
