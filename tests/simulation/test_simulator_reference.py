@@ -17,7 +17,7 @@ TABLE_COLUMNS = ("mean_drain", "mean_s", "p99_s", "load_s", "helper_own_mean_s")
 
 def tasks():
     """Yield (task, expected runs) of every scenario and seed of which single runs are known."""
-    known = {}
+    known: dict[tuple[str, int], list] = {}
     for scenario, seed, *run in REFERENCE["runs"]:
         known.setdefault((scenario, seed), []).append(run)
     for (scenario, seed), runs in known.items():

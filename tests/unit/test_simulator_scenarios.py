@@ -6,7 +6,9 @@ import json
 import pytest
 
 from domain.errors import BadConfigError
+from services.simulator.scenario_format import Table
 from services.simulator.suites import SHIPPED, SUITES, scenario_cells, suite_cells
+from tests.support.tidy import ROOT
 
 BURST = '[[traffic]]\nshape = "burst"\njobs = 3\n'
 STREAM = '[[traffic]]\nshape = "stream"\nuntil_s = 60\n'
@@ -130,3 +132,9 @@ def test_quantiles_are_drawn_between_and_never_beyond_their_ends(tmp_path):
     sizes = sorted(arrival.size for arrival in arrivals)
     assert (sizes[0], sizes[-1]) == (2, 20)
     assert sizes[2000] == pytest.approx(4, rel=0.1)
+
+
+def test_every_key_of_the_format_is_in_the_reference():
+    page = (ROOT / "docs/reference/scenarios.md").read_text()
+    missing = [key for table in Table.__subclasses__() for key in table.__struct_fields__ if key not in page]
+    assert missing == []
