@@ -1,6 +1,7 @@
 """Kill campaigns: one part, at a random moment of a burst, and what must hold afterwards."""
 
 import asyncio
+import contextlib
 import os
 import random
 import secrets
@@ -89,9 +90,21 @@ async def judged(cluster: Cluster, done: Round) -> list[str]:
     facts = await cluster.events()
     excused = excuses(done, lines, facts)
     findings = [*bad_outcomes(done.outcomes, excused), *second_starts(lines, done.outcomes)]
-    findings += await unsettled(cluster)
-    findings += without_one_end(await cluster.events(), done.outcomes)
-    return findings
+    findings += await unended(cluster, done)
+    return [*findings, *await unsettled(cluster)]
+
+
+async def unended(cluster: Cluster, done: Round) -> list[str]:
+    """Return which requests do not have one end in the facts, `SETTLE_S` from now at the latest: spools empty by then."""
+    last: list[str] = []
+
+    async def ended() -> bool:
+        last[:] = without_one_end(await cluster.events(), done.outcomes)
+        return not last
+
+    with contextlib.suppress(AssertionError):
+        await until("one end of each request", ended, timeout_s=SETTLE_S)
+    return last
 
 
 async def unsettled(cluster: Cluster) -> list[str]:

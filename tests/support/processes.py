@@ -133,19 +133,32 @@ class Cluster:
 
     async def ready(self, *, timeout_s: float = UP_S) -> None:
         """Return once gateway, master and projector are well and the master sees every node serve its model."""
-        await until("a ready cluster", self._is_ready, timeout_s=timeout_s, every_s=0.05)
+        missing = ["nothing was asked yet"]
 
-    async def _is_ready(self) -> bool:
-        if self.up.returncode is not None:
-            raise AssertionError(f"`leaseway up` ended with code {self.up.returncode}:\n{self.words()}")
+        async def is_ready() -> bool:
+            missing[0] = await self._missing()
+            return not missing[0]
+
+        try:
+            await until("a ready cluster", is_ready, timeout_s=timeout_s, every_s=0.05)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; {missing[0]}\n{self.words()}") from None
+
+    async def _missing(self) -> str:
+        """Return what keeps the cluster from being ready; empty if nothing does."""
+        assert self.up.returncode is None, f"`leaseway up` ended with code {self.up.returncode}:\n{self.words()}"
         at = self.endpoints
         for url in (at.gateway, at.projector, at.master, *at.nodes.values()):
-            if (await self.get(f"{url}/health"))[0] != 200:
-                return False
+            status, body = await self.get(f"{url}/health")
+            if status != 200:
+                return f"{url}/health says {status} {body}"
         state = await self.state()
-        ready = {node["node"] for node in state.get("nodes", ()) if all(model["ready"] for model in node["models"])}
-        well = {node["node"] for node in state.get("nodes", ()) if node["health"] == "healthy"}
-        return ready >= set(self.nodes) and well >= set(self.nodes)
+        serving = {
+            node["node"]
+            for node in state.get("nodes", ())
+            if node["health"] == "healthy" and all(model["ready"] for model in node["models"])
+        }
+        return "" if serving >= set(self.nodes) else f"the master's state is {state}"
 
     # -- questions
 
