@@ -19,9 +19,9 @@ from services.lifecycle import EXIT_OK
 from services.simulator.campaign import run_all
 from services.simulator.cells import Cell
 from services.simulator.drivers import driver
-from services.simulator.report import COLUMNS, number, report
+from services.simulator.report import COLUMNS, number, part, report
 from services.simulator.suites import HELD_OUT, SUITES, scenario_cells, suite_cells
-from services.simulator.summary import Summary, summarise
+from services.simulator.summary import Summary, in_common, summarise
 
 _PIPED_WIDTH = 160
 _SHOWN_MAX = 40
@@ -45,7 +45,7 @@ def run(parsed: argparse.Namespace) -> int:
             step=step,
         )
     summary = summarise(results, version=version("leaseway"), suite=what, seeds=seeds)
-    _print(summary)
+    _print(summary, summarise(in_common(results), version=summary.version, suite=what, seeds=seeds))
     if parsed.json is not None:
         parsed.json.write_bytes(msgspec.json.format(msgspec.json.encode(summary), indent=1) + b"\n")
         note(f"figures: {parsed.json}")
@@ -81,25 +81,31 @@ def _progress() -> Iterator[Callable[[int, int], None] | None]:
         yield lambda done, total: progress.update(bar, completed=done, total=total)
 
 
-def _print(summary: Summary) -> None:
+def _print(summary: Summary, common: Summary) -> None:
+    """Print a table of drain ratios and one of policies; a second one where not every policy could run everything."""
     console = Console(highlight=False, width=None if sys.stdout.isatty() else _PIPED_WIDTH)
-    scenarios = dict.fromkeys(name for policy in summary.policies.values() for name in policy.scenarios)
-    if 1 < len(scenarios) <= _SHOWN_MAX:
+    if 1 < len(summary.scenarios) <= _SHOWN_MAX:
         each = _table("drain ratio by scenario", ("scenario", *summary.policies))
-        for name in scenarios:
+        for name in summary.scenarios:
             found = (policy.scenarios.get(name) for policy in summary.policies.values())
             each.add_row(name, *("-" if one is None else f"{one.mean_drain:.3f}" for one in found))
         console.print(each)
         console.print()
-    total = _table(
-        f"{summary.suite}: {len(scenarios)} scenarios, {len(summary.seeds)} seeds", ("policy", *COLUMNS.values())
-    )
-    for name, policy in summary.policies.items():
-        total.add_row(name, *(number(key, getattr(policy, key)) if policy.scenarios else "-" for key in COLUMNS))
-    console.print(total)
+    console.print(_totals(f"{summary.suite}: {len(summary.scenarios)} scenarios, {len(summary.seeds)} seeds", summary))
     for name, policy in summary.policies.items():
         if policy.refused:
             console.print(f"{name}: without {len(policy.refused)} scenarios: {_reasons(policy.refused)}", markup=False)
+    if 0 < len(common.scenarios) < len(summary.scenarios):
+        console.print()
+        console.print(_totals(f"the {len(common.scenarios)} scenarios that all of these can run", common))
+
+
+def _totals(title: str, summary: Summary) -> Table:
+    table = _table(title, ("policy", *COLUMNS.values()))
+    for name, policy in summary.policies.items():
+        cells = (number(key, getattr(policy, key)) if policy.scenarios else "-" for key in COLUMNS)
+        table.add_row(name + part(policy), *cells)
+    return table
 
 
 def _reasons(refused: dict[str, str]) -> str:

@@ -17,7 +17,7 @@ The drain ratio is the time until the last answer, divided by what a clairvoyant
 suites: drain (21 scenarios), grid (180 bursts), fallback (helpers of unknown speed), errors (wrong estimates),
         faults (crash, hang, flap, black hole)
 policies: none, round_robin, jsq, power_of_two, least_work, ect, steal, seed, seed_single, seed_probe, seed_multi,
-          water, water_pending"""
+          water, water_pending, and ours: the product's own master and nodes, in the scenarios that they can run"""
 _EXAMPLES: Final = (
     "leaseway simulate --suite drain --policies none,ect,seed,water",
     "leaseway simulate --scenario b_b50_x4_L30 --seeds 1000 --html run.html",

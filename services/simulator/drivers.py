@@ -5,13 +5,15 @@ judged by (`Measures`), and nothing between.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from services.simulator.curves import Curves, Recorder
 from services.simulator.model.measures import Measures, measure
 from services.simulator.model.policies.registry import POLICIES, check, policy
 from services.simulator.model.scenario import Scenario
 from services.simulator.model.world import World
+
+OURS: Final = "ours"
 
 
 class Run(NamedTuple):
@@ -52,9 +54,15 @@ class ModelDriver:
 
 def driver(name: str) -> Driver:
     """Return the driver that `--policies` calls `name`; raise BadConfigError if there is none."""
+    if name == OURS:
+        # not above: the product's machines are many modules that the other policies do without, and they import Run
+        from services.simulator.product.driver import ProductDriver  # noqa: PLC0415
+
+        return ProductDriver()
     return ModelDriver(name)
 
 
 def known_policies() -> Sequence[tuple[str, str]]:
     """Return (name, what it is) of all that `--policies` knows."""
-    return [(name, about) for name, (about, _) in POLICIES.items()]
+    ours = (OURS, "the product's own master and nodes, in the scenarios that they can run")
+    return [*((name, about) for name, (about, _) in POLICIES.items()), ours]

@@ -78,8 +78,12 @@ def _row(name: str, policy: PolicySummary) -> str:
     if not policy.scenarios:
         return f'<tr><td>{escape(name)}</td><td colspan="{len(COLUMNS)}">runs none of these scenarios</td></tr>'
     cells = "".join(f"<td>{number(key, getattr(policy, key))}</td>" for key in COLUMNS)
-    left_out = f" (without {len(policy.refused)} scenarios)" if policy.refused else ""
-    return f"<tr><td>{escape(name + left_out)}</td>{cells}</tr>"
+    return f"<tr><td>{escape(name + part(policy))}</td>{cells}</tr>"
+
+
+def part(policy: PolicySummary) -> str:
+    """Return how many of the scenarios the policy could run, if not all."""
+    return f" ({len(policy.scenarios)} of {len(policy.scenarios) + len(policy.refused)})" if policy.refused else ""
 
 
 def number(key: str, value: float) -> str:
@@ -91,14 +95,13 @@ def number(key: str, value: float) -> str:
 
 def _scenarios(summary: Summary) -> str:
     heads = "".join(f"<th>{escape(name)}</th>" for name in ("scenario", *summary.policies))
-    names = dict.fromkeys(name for policy in summary.policies.values() for name in policy.scenarios)
-    rows = "".join(f"<tr><td>{escape(name)}</td>{''.join(_drains(summary, name))}</tr>" for name in names)
+    rows = "".join(f"<tr><td>{escape(name)}</td>{''.join(_drains(summary, name))}</tr>" for name in summary.scenarios)
     return f'<div class="wide"><table><tr>{heads}</tr>{rows}</table></div>'
 
 
 def _drains(summary: Summary, scenario: str) -> Iterable[str]:
     found: list[ScenarioSummary | None] = [policy.scenarios.get(scenario) for policy in summary.policies.values()]
-    best = min(one.mean_drain for one in found if one is not None)
+    best = min((one.mean_drain for one in found if one is not None), default=0.0)
     for one in found:
         if one is None:
             yield "<td>-</td>"

@@ -62,6 +62,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     suite: str
     """The suite, or the scenario files."""
     seeds: tuple[int, ...]
+    scenarios: tuple[str, ...]
     policies: dict[str, PolicySummary]
 
 
@@ -72,8 +73,15 @@ def summarise(results: Sequence[Result], *, version: str, suite: str, seeds: Seq
         version=version,
         suite=suite,
         seeds=tuple(seeds),
+        scenarios=tuple(dict.fromkeys(result.scenario for result in results)),
         policies={name: _policy([result for result in results if result.policy == name]) for name in policies},
     )
+
+
+def in_common(results: Sequence[Result]) -> list[Result]:
+    """Return the results of the scenarios that every policy can run: only over these may policies be compared."""
+    refused = {result.scenario for result in results if result.refused}
+    return [result for result in results if result.scenario not in refused]
 
 
 def _policy(results: Sequence[Result]) -> PolicySummary:

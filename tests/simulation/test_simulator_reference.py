@@ -3,6 +3,7 @@
 import json
 import statistics
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ TABLE_COLUMNS = ("mean_drain", "mean_s", "p99_s", "load_s", "helper_own_mean_s")
 
 def tasks():
     """Yield (task, expected runs) of every scenario and seed of which single runs are known."""
-    known: dict[tuple[str, int], list] = {}
+    known: dict[tuple[str, int], list[list[Any]]] = {}
     for scenario, seed, *run in REFERENCE["runs"]:
         known.setdefault((scenario, seed), []).append(run)
     for (scenario, seed), runs in known.items():

@@ -49,6 +49,7 @@ def policy(name: str) -> Policy:
 def check(name: str) -> None:
     """Raise BadConfigError if there is no policy `name`."""
     if name not in POLICIES:
-        near = difflib.get_close_matches(name, POLICIES, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(POLICIES)}"
+        known = [*POLICIES, "ours"]
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
         raise BadConfigError(f"--policies: unknown policy {name!r}; {hint}")

@@ -1,0 +1,38 @@
+"""The driver `ours`: a scenario run by the product's own code."""
+
+import math
+
+from services.simulator.curves import Recorder
+from services.simulator.drivers import Run
+from services.simulator.model.scenario import Scenario
+from services.simulator.product.cluster import Cluster
+
+
+class ProductDriver:
+    """Runs what the product can do so far: one model on all nodes, no load, no node that fails."""
+
+    def refuses(self, scenario: Scenario) -> str:
+        """Return the first thing in the scenario that the product's machines do not know yet."""
+        if len(scenario.links) != 1 or set(scenario.links) != {0}:
+            return "several owners"
+        if any(scenario.loaded[helper] != 0 for helper in scenario.links[0]):
+            return "needs a model switch"
+        if any(arrival.node != 0 for arrival in scenario.arrivals):
+            return "helpers with requests of another model"
+        if scenario.faults:
+            return "nodes that fail"
+        if not scenario.learn or any(_is_wrong(scenario, node, factor) for (node, _), factor in scenario.bias.items()):
+            return "estimates that are neither measured nor the owner's"
+        return ""
+
+    def run(self, scenario: Scenario, seed: int, *, curves: bool = False) -> Run:
+        """Return what came of `scenario`. Nothing is thrown on the way, so `seed` changes nothing more."""
+        del seed
+        recorder = Recorder(len(scenario.speeds)) if curves else None
+        measures = Cluster(scenario, recorder).run()
+        return Run(measures, None if recorder is None else recorder.curves())
+
+
+def _is_wrong(scenario: Scenario, node: int, factor: float) -> bool:
+    """Tell whether the first guess is another than the owner's price, which the product takes for an unmeasured helper."""
+    return not math.isclose(factor * scenario.speeds[0], scenario.speeds[node])

@@ -1,0 +1,64 @@
+"""The master that decides in a simulated cluster: the product's fold and its decisions, without bus, keys and bytes."""
+
+from domain.actions import OrderKey
+from domain.events import ControlEvent, Due, Fact, LeaseChanged, LeaseCleared, LeaseGranted
+from domain.events.decision import LeaseEvent
+from domain.ids import Generation, Incarnation, NodeId
+from domain.master.control import fold_control
+from domain.master.decide import Head, decide, finish
+from domain.master.fold import fold_fact
+from domain.master.health import next_due_us
+from domain.master.inputs import ControlInput, FactInput
+from domain.master.state import State
+
+INCARNATION = Incarnation("1" * 32)
+_GENERATION = Generation("00010000")
+_TERM = 1
+
+
+class VirtualMaster:
+    """Hears facts in their order and says what follows. Its domain time is what the facts' stamps say, as in the product."""
+
+    def __init__(self) -> None:
+        self.state = State(term=_TERM)
+        self.plans = 0
+        self._seq = 0
+        self._control_seq = 0
+        self._version = 0
+
+    def decree(self, event: ControlEvent) -> None:
+        """Take an operator's event."""
+        self._control_seq += 1
+        fold_control(self.state, ControlInput(self._control_seq, event))
+
+    def hear(self, speaker: NodeId, pseq: int, fact: Fact, now_us: int) -> None:
+        """Take the fact number `pseq` of `speaker`, stamped with `now_us`."""
+        self._seq += 1
+        fold_fact(self.state, FactInput(self._seq, now_us, speaker, INCARNATION, pseq, late=False, term=0, fact=fact))
+
+    def wake(self, now_us: int) -> None:
+        """Notice that time has passed though nobody said anything."""
+        self._seq += 1
+        elapsed_us = max(0, now_us - self.state.stamp_us)
+        observed = Due(elapsed_us=elapsed_us)
+        nobody, none = NodeId(""), Incarnation("")
+        fold_fact(self.state, FactInput(self._seq, now_us, nobody, none, 0, late=False, term=_TERM, fact=observed))
+
+    def due_in_us(self) -> int | None:
+        """Return how long after its newest stamp the earliest timer of the state runs out; None if there is none."""
+        due_us = next_due_us(self.state)
+        return None if due_us is None else max(0, due_us - self.state.now_us)
+
+    def decide(self) -> list[tuple[LeaseEvent, OrderKey]]:
+        """Commit until nothing follows; return the lease events that owners must hear, with their order."""
+        said: list[tuple[LeaseEvent, OrderKey]] = []
+        while (decided := decide(self.state, Head(_GENERATION, self._version + 1))).decisions:
+            finish(self.state)
+            self._version += 1
+            self.plans += decided.n
+            said += [
+                (decision, (_GENERATION, self._version, index))
+                for index, decision in enumerate(decided.decisions)
+                if isinstance(decision, LeaseGranted | LeaseChanged | LeaseCleared)
+            ]
+        return said
