@@ -2,53 +2,58 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
-from typing import Final
 
 from services.simulator.curves import Curves, Sample
 
 _WIDTH, _LEFT, _RIGHT = 520, 44, 8
-_QUEUE_HEIGHT, _ROW_HEIGHT, _TOP, _FOOT = 110, 14, 16, 18
+_QUEUE, _LEASES = (18, 84), (114, 40)  # top and height of the two panels
+_ROWS_TOP, _ROW_HEIGHT, _FOOT = 162, 14, 18
 _POINTS_MAX = 300
-_LINES: Final[tuple[tuple[str, Callable[[Sample], int]], ...]] = (
-    ("held", lambda sample: sample.held),
-    ("out", lambda sample: sample.out),
-    ("slots", lambda sample: sample.slots),
-)
 
 
 def plot(title: str, curves: Curves) -> str:
-    """Return a plot of a run: what all owners hold, have lent and may lend, and each node's work and loads below."""
+    """Return a plot of a run: what all owners hold; what they have lent and may lend; each node's work and loads."""
     end_s = max(curves.end_s, 1e-9)
-    height = _TOP + _QUEUE_HEIGHT + 8 + _ROW_HEIGHT * len(curves.nodes) + _FOOT
-    series = {name: _total(curves, value) for name, value in _LINES}
-    top = max((value for points in series.values() for _, value in points), default=0) or 1
+    height = _ROWS_TOP + _ROW_HEIGHT * len(curves.nodes) + _FOOT
+    held = {"held": _total(curves, lambda sample: sample.held)}
+    leases = {
+        "out": _total(curves, lambda sample: sample.out),
+        "slots": _total(curves, lambda sample: sample.slots),
+    }
     parts = [
         f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{escape(title, quote=True)}">',
         f'<text x="{_LEFT}" y="11" class="title">{escape(title)}</text>',
-        *_axis(top, end_s, height),
-        *(f'<path class="{name}" d="{_steps(points, end_s, top)}"/>' for name, points in series.items()),
+        *_panel(held, end_s, _QUEUE),
+        *_panel(leases, end_s, _LEASES),
         *_rows(curves, end_s),
+        *_times(end_s, height),
         "</svg>",
     ]
     return "".join(parts)
+
+
+def _panel(series: dict[str, list[tuple[float, int]]], end_s: float, place: tuple[int, int]) -> Iterable[str]:
+    top = max((value for points in series.values() for _, value in points), default=0) or 1
+    for value in sorted({0, top // 2, top}):
+        y = _y(value, top, place)
+        yield f'<path class="rule" d="M{_LEFT} {y:.1f}H{_WIDTH - _RIGHT}"/>'
+        yield f'<text x="{_LEFT - 4}" y="{y + 3:.1f}" class="end">{value}</text>'
+    for name, points in series.items():
+        yield f'<path class="{name}" d="{_steps(points, end_s, top, place)}"/>'
 
 
 def _x(at_s: float, end_s: float) -> float:
     return _LEFT + (_WIDTH - _LEFT - _RIGHT) * min(1.0, at_s / end_s)
 
 
-def _y(value: float, top: float) -> float:
-    return _TOP + _QUEUE_HEIGHT * (1 - value / top)
+def _y(value: float, top: float, place: tuple[int, int]) -> float:
+    return place[0] + place[1] * (1 - value / top)
 
 
-def _axis(top: int, end_s: float, height: int) -> Iterable[str]:
-    for value in sorted({0, top // 2, top}):
-        y = _y(value, top)
-        yield f'<path class="rule" d="M{_LEFT} {y:.1f}H{_WIDTH - _RIGHT}"/>'
-        yield f'<text x="{_LEFT - 4}" y="{y + 3:.1f}" class="end">{value}</text>'
+def _times(end_s: float, height: int) -> Iterable[str]:
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
         place = "end" if share == 1.0 else "middle" if share else ""
-        text = f"{end_s * share:.3g} s"
+        text = f"{end_s * share:,.0f} s" if end_s >= 40 else f"{end_s * share:.1f} s"
         yield f'<text x="{_x(end_s * share, end_s):.1f}" y="{height - 4}" class="{place}">{text}</text>'
 
 
@@ -77,16 +82,16 @@ def _thinned(points: list[tuple[float, int]]) -> list[tuple[float, int]]:
     return [(span[0][0], max(value for _, value in span)) for span in spans]
 
 
-def _steps(points: Sequence[tuple[float, int]], end_s: float, top: int) -> str:
-    path = f"M{_LEFT} {_y(0, top):.1f}"
+def _steps(points: Sequence[tuple[float, int]], end_s: float, top: int, place: tuple[int, int]) -> str:
+    path = f"M{_LEFT} {_y(0, top, place):.1f}"
     for at_s, value in points:
-        path += f"H{_x(at_s, end_s):.1f}V{_y(value, top):.1f}"
+        path += f"H{_x(at_s, end_s):.1f}V{_y(value, top, place):.1f}"
     return f"{path}H{_x(end_s, end_s):.1f}"
 
 
 def _rows(curves: Curves, end_s: float) -> Iterable[str]:
     for node, samples in enumerate(curves.nodes):
-        y = _TOP + _QUEUE_HEIGHT + 8 + _ROW_HEIGHT * node
+        y = _ROWS_TOP + _ROW_HEIGHT * node
         yield f'<text x="{_LEFT - 4}" y="{y + 10}" class="end">n{node}</text>'
         for from_s, to_s in _spans(samples, end_s):
             yield _bar("busy", from_s, to_s, y + 5, 4, end_s, f"n{node} serves")
