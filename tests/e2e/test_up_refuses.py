@@ -5,12 +5,12 @@ import socket
 import stat
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from services.data_directory import held_data
-from services.standalone.ports import free_ports
 
 pytestmark = pytest.mark.real
 GOOD = '[[nodes]]\nid = "studio"\n[[nodes.models]]\nid = "chat"\nurl = "http://127.0.0.1:9"\n'
@@ -59,11 +59,19 @@ def test_a_wrong_configuration_is_one_line_and_changes_nothing(tmp_path: Path, t
     assert not (tmp_path / "data").exists()
 
 
+def take_a_port(taken: socket.socket) -> int:
+    """Bind a port from below those that the kernel gives out, so that the other ports of the plan are nobody's by chance."""
+    for port in range(20_011, 32_000, 977):
+        with suppress(OSError):
+            taken.bind(("127.0.0.1", port))
+            taken.listen()
+            return port
+    raise AssertionError("no port is free")
+
+
 def test_a_port_in_use_is_one_line_and_changes_nothing(tmp_path: Path):
     with socket.socket() as taken:
-        (base,) = free_ports(1)
-        taken.bind(("127.0.0.1", base))
-        taken.listen()
+        base = take_a_port(taken)
         code, line = up(tmp_path, GOOD, "--port-base", str(base))
     assert (code, line.count("\n")) == (1, 1), line
     assert line.startswith(f"leaseway up: gateway port {base}: must be free on 127.0.0.1: Address already in use; ")
