@@ -1,4 +1,7 @@
-"""The policy `ours`: the product's own master and nodes run the simulator's scenarios."""
+"""The policy `ours`: the product's own master and nodes run the simulator's scenarios.
+
+The bounds are ratchets a little above what is measured; each improvement of the rules should lower some.
+"""
 
 import pytest
 from msgspec.structs import replace
@@ -31,6 +34,8 @@ def drain(cell, seed):
     [
         ("a_b10_x1_warm", 1.22),  # the second engine slot is not kept for a helper yet: one job of ten waits in it
         ("c_b50_xq_warm", 1.02),
+        ("k_b50_crash", 1.11),
+        ("m_b50_flap", 1.70),  # a helper that comes back takes nothing until its model is in again
         ("h_b50_h2_misest", 1.10),
         ("n_short_ctl300", 1.08),
         ("u_b50_blackhole", 1.13),
@@ -73,6 +78,15 @@ def test_never_is_more_out_than_the_leases_allowed_and_all_comes_home():
     assert max(sample.held for sample in owner) >= 190
 
 
+def test_a_crash_costs_only_what_was_lent_and_the_helper_lends_a_hand_again():
+    (cell,) = scenario_cells("k_b50_crash")
+    for seed in SEEDS:
+        measures = driver("ours").run(cell.draw(seed), seed).measures
+        assert 1 <= measures.cut <= 2
+        assert measures.loads == 1
+        assert measures.lent >= 25
+
+
 def test_a_black_hole_costs_few_requests_their_one_chance_to_be_lent():
     (cell,) = scenario_cells("u_b50_blackhole")
     measures = driver("ours").run(cell.draw(1000), 1000).measures
@@ -90,7 +104,7 @@ def test_cells_of_the_grid_without_loads_are_within_a_third_of_the_reference():
     ("name", "why"),
     [
         ("b_b50_x4_L30", "needs a model switch"),
-        ("k_b50_crash", "nodes that fail"),
+        ("l_b50_hang", "a node that hangs, or an owner that fails"),
         ("o_two_owners", "several owners"),
     ],
 )

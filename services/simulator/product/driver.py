@@ -9,7 +9,7 @@ from services.simulator.product.cluster import Cluster
 
 
 class ProductDriver:
-    """Runs what the product can do so far: one model on all nodes, no load, no node that fails."""
+    """Runs what the product can do so far: one model on all nodes, no switch, helpers that crash."""
 
     def refuses(self, scenario: Scenario) -> str:
         """Return the first thing in the scenario that the product's machines do not know yet."""
@@ -19,8 +19,8 @@ class ProductDriver:
             return "needs a model switch"
         if any(arrival.node != 0 for arrival in scenario.arrivals):
             return "helpers with requests of another model"
-        if scenario.faults:
-            return "nodes that fail"
+        if any(fault.kind != "crash" or fault.node == 0 for fault in scenario.faults):
+            return "a node that hangs, or an owner that fails"
         if not scenario.learn or any(_is_wrong(scenario, node, factor) for (node, _), factor in scenario.bias.items()):
             return "estimates that are neither measured nor the owner's"
         return ""

@@ -1,7 +1,7 @@
 """The master that decides in a simulated cluster: the product's fold and its decisions, without bus, keys and bytes."""
 
 from domain.actions import OrderKey
-from domain.events import ControlEvent, Due, Fact, LeaseChanged, LeaseCleared, LeaseGranted
+from domain.events import ControlEvent, Due, Fact, LeaseChanged, LeaseCleared, LeaseGranted, Observation
 from domain.events.decision import LeaseEvent
 from domain.ids import Generation, Incarnation, NodeId
 from domain.master.control import fold_control
@@ -11,7 +11,6 @@ from domain.master.health import next_due_us
 from domain.master.inputs import ControlInput, FactInput
 from domain.master.state import State
 
-INCARNATION = Incarnation("1" * 32)
 _GENERATION = Generation("00010000")
 _TERM = 1
 
@@ -22,7 +21,8 @@ class VirtualMaster:
     def __init__(self) -> None:
         self.state = State(term=_TERM)
         self.plans = 0
-        self._seq = 0
+        self.heard = 0
+        """How many facts and observations it has taken."""
         self._control_seq = 0
         self._version = 0
 
@@ -31,18 +31,21 @@ class VirtualMaster:
         self._control_seq += 1
         fold_control(self.state, ControlInput(self._control_seq, event))
 
-    def hear(self, speaker: NodeId, pseq: int, fact: Fact, now_us: int) -> None:
-        """Take the fact number `pseq` of `speaker`, stamped with `now_us`."""
-        self._seq += 1
-        fold_fact(self.state, FactInput(self._seq, now_us, speaker, INCARNATION, pseq, late=False, term=0, fact=fact))
+    def hear(self, speaker: NodeId, incarnation: Incarnation, pseq: int, fact: Fact, now_us: int) -> None:
+        """Take the fact number `pseq` of the speaker's life, stamped with `now_us`."""
+        self.heard += 1
+        given = FactInput(self.heard, now_us, speaker, incarnation, pseq, late=False, term=0, fact=fact)
+        fold_fact(self.state, given)
+
+    def observe(self, observation: Observation, now_us: int) -> None:
+        """Take what this master saw itself."""
+        self.heard += 1
+        nobody, none = NodeId(""), Incarnation("")
+        fold_fact(self.state, FactInput(self.heard, now_us, nobody, none, 0, late=False, term=_TERM, fact=observation))
 
     def wake(self, now_us: int) -> None:
         """Notice that time has passed though nobody said anything."""
-        self._seq += 1
-        elapsed_us = max(0, now_us - self.state.stamp_us)
-        observed = Due(elapsed_us=elapsed_us)
-        nobody, none = NodeId(""), Incarnation("")
-        fold_fact(self.state, FactInput(self._seq, now_us, nobody, none, 0, late=False, term=_TERM, fact=observed))
+        self.observe(Due(elapsed_us=max(0, now_us - self.state.stamp_us)), now_us)
 
     def due_in_us(self) -> int | None:
         """Return how long after its newest stamp the earliest timer of the state runs out; None if there is none."""
