@@ -40,17 +40,18 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
             raise BadConfigError(f"scenario {self.name}, seed {seed}: traffic: no request of an owner comes")
         faults = tuple(_faults(spec, dice))
         bias, load_bias = _first_guesses(spec, speeds, dice)
-        warm = _warm(spec.cluster, nodes)
+        warm = range(nodes) if spec.cluster.one_model else _warm(spec.cluster, nodes)
         return Scenario(
             name=self.name,
             speeds=speeds,
             loaded=tuple(0 if node in warm else node for node in range(nodes)),
             load_s=_each(spec.cluster.load_s, nodes),
             links=links_of(spec.cluster, nodes),
-            unit_s=_each(spec.cluster.job_s, nodes),
+            unit_s=_by_model(spec.cluster, spec.cluster.job_s, nodes),
             arrivals=tuple(arrivals),
             faults=faults,
             black_holes=frozenset(fault.node for fault in spec.faults if fault.kind == "black_hole"),
+            one_model=spec.cluster.one_model,
             depth=spec.cluster.depth,
             load_cv=spec.cluster.load_cv,
             bias=bias,
@@ -58,7 +59,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
             learn=spec.estimates.learn,
             min_samples=spec.estimates.min_samples,
             size_known=spec.estimates.sizes_known,
-            mean_size=_each(spec.estimates.mean_size, nodes),
+            mean_size=_by_model(spec.cluster, spec.estimates.mean_size, nodes),
             **asdict(spec.timing),
         )
 
@@ -150,6 +151,11 @@ def _each(value: float | tuple[float, ...], count: int) -> tuple[float, ...]:
     return value if isinstance(value, tuple) else (value,) * count
 
 
+def _by_model(cluster: Cluster, value: float | tuple[float, ...], nodes: int) -> tuple[float, ...]:
+    each = _each(value, nodes)
+    return each[:1] * nodes if cluster.one_model else each
+
+
 def _speeds(cluster: Cluster, dice: Dice) -> tuple[float, ...]:
     if cluster.speeds:
         return cluster.speeds
@@ -195,7 +201,8 @@ def _first_guesses(
     nodes = range(len(speeds))
     if spec.estimates.first_guess == "owner":
         for owner, helpers in links_of(spec.cluster, len(speeds)).items():
-            bias.update({(helper, owner): speeds[helper] / speeds[owner] for helper in helpers})
+            model = 0 if spec.cluster.one_model else owner
+            bias.update({(helper, model): speeds[helper] / speeds[owner] for helper in helpers})
     if (sigma := spec.estimates.service_sigma) is not None:
         for node in nodes:
             bias[node, 0] = bias.get((node, 0), 1.0) * math.exp(dice.gauss(0, sigma))

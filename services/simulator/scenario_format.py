@@ -33,6 +33,8 @@ class Cluster(Table, frozen=True, kw_only=True):
     """Of one unit of work at speed 1: one for all models, or by model."""
     warm: Literal["if_loads_are_free"] | tuple[NodeNumber, ...] = ()
     """Nodes that have node 0's model in instead of their own."""
+    one_model: bool = False
+    """Every node serves model 0, owners and helpers alike: nobody ever switches."""
     depth: Annotated[int, Meta(ge=1, le=64)] = 2
 
 

@@ -6,6 +6,8 @@ import json
 import pytest
 
 from domain.errors import BadConfigError
+from services.simulator.model.policies.registry import POLICIES, policy
+from services.simulator.model.world import World
 from services.simulator.scenario_format import Table
 from services.simulator.suites import SHIPPED, SUITES, scenario_cells, suite_cells
 from tests.support.tidy import ROOT
@@ -118,6 +120,15 @@ def test_a_trace_without_the_asked_column_is_refused_with_those_it_has(tmp_path)
     assert cell_of(tmp_path, text.replace("ROUTE", 'size_column = "work"')).draw(0).arrivals[0].size == 5
     with pytest.raises(BadConfigError, match="must have a column in_tok, has t_s, work"):
         cell_of(tmp_path, text.replace("ROUTE", "in_cost = 1")).draw(0)
+
+
+def test_where_all_nodes_serve_one_model_nobody_ever_loads(tmp_path):
+    own = STREAM + "node = 1\nper_s = 0.02\nnative = true\n"
+    cell = cell_of(tmp_path, TWO + "one_model = true\nload_s = 30\n" + BURST.replace("3", "20") + own)
+    for name in POLICIES:
+        world = World(cell.draw(1), policy(name), 1).run()
+        assert [node.loads for node in world.nodes] == [0, 0]
+        assert name == "none" or any(job.ran_at == 1 and job.owner == 0 for job in world.jobs)
 
 
 def test_offered_traffic_is_a_share_of_the_nodes_own_capacity(tmp_path):

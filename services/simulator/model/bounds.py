@@ -123,7 +123,7 @@ class _Bound:
         return count
 
     def _switch_s(self, helper: int, owner: int) -> float:
-        return 0.0 if self.scenario.loaded[helper] == owner else self.scenario.load_s[helper]
+        return 0.0 if self.scenario.loaded[helper] == self.scenario.model_of(owner) else self.scenario.load_s[helper]
 
     def _free_s(self, helper: int, end_s: float) -> float:
         until_s = self.began_s + end_s

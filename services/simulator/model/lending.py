@@ -17,7 +17,7 @@ def lend(world: "World", owner: Node, helper: Node, place: int) -> None:
     owner.out[job.number] = (job, helper)
     world.counts.lent += 1
     helper.restore_turn += 1
-    model = owner.number
+    model = job.model
     switch_s = 0.0 if helper.loaded == model else world.estimates.load_time_s(helper.number, model)
     _note_visit(world, job, helper)
     world.at(world.now_s + world.scenario.hop_s, _deliver, world, job, helper)

@@ -38,7 +38,10 @@ def best_assignment_s(scenario: Scenario, *, starts: int = _STARTS) -> float:
     jobs = [a.size * a.noise * scenario.unit_s[owner] for a in scenario.arrivals if a.node == owner and not a.native]
     first = _Machine(0.0, scenario.speeds[owner])
     others = [
-        _Machine(0.0 if scenario.loaded[helper] == owner else scenario.load_s[helper], scenario.speeds[helper])
+        _Machine(
+            0.0 if scenario.loaded[helper] == scenario.model_of(owner) else scenario.load_s[helper],
+            scenario.speeds[helper],
+        )
         for helper in scenario.links[owner]
         if helper not in scenario.black_holes
     ]

@@ -29,7 +29,7 @@ class Fault(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """One drawn run. Nodes and models are numbered; node `i`'s own model is model `i`."""
+    """One drawn run. Nodes and models are numbered; node `i`'s own model is model `i`, unless there is but one."""
 
     name: str
     speeds: tuple[float, ...]
@@ -45,6 +45,8 @@ class Scenario:
     faults: tuple[Fault, ...] = ()
     black_holes: frozenset[int] = frozenset()
     """Nodes that fail every lent request at once."""
+    one_model: bool = False
+    """Every node serves model 0, and nobody ever switches."""
     depth: int = 2
     handover_s: float = 0.03
     control_s: float = 0.05
@@ -62,6 +64,10 @@ class Scenario:
     size_known: bool = True
     mean_size: tuple[float, ...] = ()
     """By model; what a request whose size nobody knows is taken for."""
+
+    def model_of(self, node: int) -> int:
+        """Return the model that the node's own requests are for."""
+        return 0 if self.one_model else node
 
     def mean_size_of(self, model: int) -> float:
         """Return the size that a request of `model` is expected to have."""

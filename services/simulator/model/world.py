@@ -52,8 +52,8 @@ class World:
         self.done = 0
         self._asked: set[int] = set()
         self.jobs = [
-            Job(number, arrival.node, arrival.node, arrival.at_s, arrival.size, arrival.noise, arrival.native)
-            for number, arrival in enumerate(scenario.arrivals)
+            Job(number, a.node, scenario.model_of(a.node), a.at_s, a.size, a.noise, a.native)
+            for number, a in enumerate(scenario.arrivals)
         ]
         for job in self.jobs:
             self.at(job.arrived_s, self._arrive, job)

@@ -9,17 +9,15 @@ from services.simulator.product.cluster import Cluster
 
 
 class ProductDriver:
-    """Runs what the product can do so far: one model on all nodes, no switch, helpers that crash."""
+    """Runs what the product can do so far: one model on all nodes, and helpers without own requests may crash."""
 
     def refuses(self, scenario: Scenario) -> str:
         """Return the first thing in the scenario that the product's machines do not know yet."""
-        if len(scenario.links) != 1 or set(scenario.links) != {0}:
-            return "several owners"
-        if any(scenario.loaded[helper] != 0 for helper in scenario.links[0]):
+        linked = {node for owner, helpers in scenario.links.items() for node in (owner, *helpers)}
+        busy = {arrival.node for arrival in scenario.arrivals}
+        if any(scenario.model_of(node) != 0 for node in busy) or any(scenario.loaded[node] != 0 for node in linked):
             return "needs a model switch"
-        if any(arrival.node != 0 for arrival in scenario.arrivals):
-            return "helpers with requests of another model"
-        if any(fault.kind != "crash" or fault.node == 0 for fault in scenario.faults):
+        if any(fault.kind != "crash" or fault.node in busy for fault in scenario.faults):
             return "a node that hangs, or an owner that fails"
         if not scenario.learn or any(_is_wrong(scenario, node, factor) for (node, _), factor in scenario.bias.items()):
             return "estimates that are neither measured nor the owner's"

@@ -30,7 +30,7 @@ class Price(NamedTuple):
 
 def price(world: "World", owner: Node, helper: Node) -> Price:
     """Return the price of `helper` for `owner`."""
-    model = owner.number
+    model = world.scenario.model_of(owner.number)
     if not helper.alive or helper.has_own_work():
         return Price("helper_not_accepting")
     if any(at is helper for other in world.nodes if other is not owner for _, at in other.out.values()):

@@ -56,7 +56,7 @@ class Seed(Policy):
                 continue
             switch_s = asked.switch_s + asked.back_s
             cost_s = asked.switch_s + asked.back_s + estimates.service_s(helper.number, head)
-            recently_busy = switch_s > 0 and not has_model(helper, owner.number) and world.idle_s(helper) < switch_s
+            recently_busy = switch_s > 0 and not has_model(helper, head.model) and world.idle_s(helper) < switch_s
             if recently_busy or cost_s >= alone_s:
                 rest.append(helper)
             else:
@@ -72,8 +72,9 @@ class Seed(Policy):
         spend(world, owner, leases)
 
     def _probe(self, world: "World", owner: Node, leases: dict[int, Lease], helpers: list[Node]) -> None:
+        model = world.scenario.model_of(owner.number)
         for helper in helpers:
-            wait_s = probe_wait_s(helper, owner.number, self._probe_idle_s)
+            wait_s = probe_wait_s(helper, model, self._probe_idle_s)
             idle_s = world.idle_s(helper)
             if idle_s >= wait_s:
                 leases[helper.number] = Lease(1, probe=True)

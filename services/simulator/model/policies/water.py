@@ -116,20 +116,21 @@ class Water(Policy):
 
     def _draft(self, world: "World", owner: Node) -> _Draft:
         jobs = len(owner.held)
-        size = world.scenario.mean_size_of(owner.number)
+        model = world.scenario.model_of(owner.number)
+        size = world.scenario.mean_size_of(model)
         if world.scenario.size_known:
             size = sum(job.size for job in owner.held) / jobs
         turnaround_s = _turnaround_s(world)
-        machines = [Machine(world.remaining_s(owner), world.estimates.per_unit_s(owner.number, owner.number) * size)]
+        machines = [Machine(world.remaining_s(owner), world.estimates.per_unit_s(owner.number, model) * size)]
         numbers = [owner.number]
         candidates = []
         for helper in world.helpers_of(owner):
             asked = self._price(world, owner, helper)
             if asked.refused:
                 continue
-            job_s = world.estimates.per_unit_s(helper.number, owner.number) * size
+            job_s = world.estimates.per_unit_s(helper.number, model) * size
             ready_s = world.remaining_s(helper) + turnaround_s
-            if has_model(helper, owner.number):
+            if has_model(helper, model):
                 machines.append(Machine(ready_s, job_s))
                 numbers.append(helper.number)
             else:
@@ -187,7 +188,7 @@ class Water(Policy):
 
     def _probe(self, world: "World", owner: Node, leases: dict[int, Lease], end_s: float) -> None:
         """Probe a helper that nobody measured yet, if its answer would come before the queue's end."""
-        model = owner.number
+        model = world.scenario.model_of(owner.number)
         for helper in world.helpers_of(owner):
             measured = world.estimates.samples(helper.number, model) >= world.scenario.min_samples
             if helper.number in leases or measured or self._price(world, owner, helper).refused:
