@@ -1,6 +1,7 @@
 """Runs of many scenarios, seeds and policies, on one core or several. What comes out does not depend on how many."""
 
 import multiprocessing
+import signal
 from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
@@ -96,5 +97,10 @@ def _each(tasks: Sequence[Task], jobs: int) -> Iterator[list[Result]]:
         yield from map(Task.run, tasks)
         return
     # spawned, not forked: the parent has a thread that draws the progress bar
-    with multiprocessing.get_context("spawn").Pool(min(jobs, len(tasks))) as pool:
+    with multiprocessing.get_context("spawn").Pool(min(jobs, len(tasks)), _leave_interrupts) as pool:
         yield from pool.imap(Task.run, tasks, chunksize=max(1, min(8, len(tasks) // (4 * jobs))))
+
+
+def _leave_interrupts() -> None:
+    """Let the parent alone answer to Ctrl-C: it ends the workers."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

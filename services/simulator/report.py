@@ -87,7 +87,9 @@ def part(policy: PolicySummary) -> str:
 
 
 def number(key: str, value: float) -> str:
-    """Return a measure as people read it: ratios to the thousandth, seconds to the tenth."""
+    """Return a measure as people read it: ratios to the thousandth, seconds to the tenth; a dash where there is nothing."""
+    if key == "helper_own_mean_s" and not value:
+        return "-"
     if key.endswith("drain"):
         return f"{value:.3f}"
     return f"{value:,.0f}" if key == "load_s" else f"{value:,.1f}"

@@ -71,9 +71,12 @@ def test_a_seed_reproduces_a_run_to_the_last_bit(name):
     assert name == "none" or first != other
 
 
-def test_a_helpers_own_request_waits_for_one_borrowed_job_at_most():
-    made = scenario((1.0, 1.0), 20, own=[(33.0, 1)])
-    world, _ = run(made, "water")
+@pytest.mark.parametrize("control_s", [0.05, 30.0])
+def test_a_helpers_own_request_waits_for_what_is_inside_its_engine_at_most(control_s):
+    # a slow control path makes for more slots, so that more than one borrowed job waits at the helper
+    made = scenario((1.0, 1.0), 20, own=[(33.0, 1)], control_s=control_s)
+    world, measures = run(made, "water")
+    assert measures.returned >= (control_s > 1)
     (own,) = (job for job in world.jobs if job.native)
     assert own.ended_s - own.arrived_s <= 2 * 10 + 10  # one that runs, one inside the engine, its own
 

@@ -12,7 +12,7 @@ from services.simulator.model.parts import Job, Node
 from services.simulator.model.policy import Policy
 from services.simulator.model.scenario import Scenario
 
-_LIMIT_S = 1e6
+_PATIENCE_S = 1e6
 
 
 class Watcher(Protocol):
@@ -73,13 +73,20 @@ class World:
     def run(self) -> "World":
         """Run until every request is answered."""
         total = len(self.jobs)
-        while self._events and self.done < total and self.now_s < _LIMIT_S:
+        limit_s = self._limit_s()
+        while self._events and self.done < total and self.now_s < limit_s:
             self.now_s, _, what, arguments = heapq.heappop(self._events)
             what(*arguments)
             if self.watcher is not None:
                 self.watcher.look(self)
         assert self.done == total, f"{self.scenario.name}, {self.policy.name}: {self.done} of {total} answered"
         return self
+
+    def _limit_s(self) -> float:
+        """Return a time by which any policy that does not lose requests is done."""
+        scenario = self.scenario
+        alone_s = sum(job.size * job.noise * scenario.unit_s[job.model] / min(scenario.speeds) for job in self.jobs)
+        return _PATIENCE_S + max(job.arrived_s for job in self.jobs) + 10 * alone_s
 
     # -- the runtime
 
