@@ -113,8 +113,10 @@ def _check(name: str, spec: ScenarioFile) -> None:
     """Raise BadConfigError if a table names a node that there is not, or a list has the wrong length."""
     cluster = spec.cluster
     nodes = len(cluster.speeds) or cluster.helpers + 1
-    if cluster.speeds and cluster.helpers:
+    if cluster.speeds and (cluster.helpers or cluster.helper_speed != 1 or cluster.helper_speed_sigma is not None):
         raise BadConfigError(f"scenario {name}: cluster: speeds and helpers exclude each other")
+    if spec.vary.jobs and not any(isinstance(item, Burst) for item in spec.traffic):
+        raise BadConfigError(f"scenario {name}: vary.jobs: there is no burst whose jobs it could be")
     for key, value in (
         ("cluster.load_s", cluster.load_s),
         ("cluster.job_s", cluster.job_s),

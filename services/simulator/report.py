@@ -5,12 +5,14 @@ from html import escape
 from typing import Final
 
 from services.simulator.campaign import Result
+from services.simulator.drivers import known_policies
 from services.simulator.plots import plot
 from services.simulator.summary import PolicySummary, ScenarioSummary, Summary
 
 _PLOTTED_MAX = 30
 COLUMNS: Final = {
     "gmean_drain": "drain ratio",
+    "mean_drain": "arithmetic",
     "worst_drain": "worst",
     "mean_s": "mean s",
     "p99_s": "p99 s",
@@ -28,6 +30,7 @@ body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper)
 table{border-collapse:collapse;margin:1em 0;font-variant-numeric:tabular-nums}
 th,td{padding:.2em .8em;border-bottom:1px solid var(--faint);text-align:right}
 th:first-child,td:first-child{text-align:left}
+dl{display:grid;grid-template-columns:max-content 1fr;gap:.1em 1.2em}dt{font-weight:600}dd{margin:0}
 .wide{overflow-x:auto}.best{font-weight:700}
 .plots{display:grid;grid-template-columns:repeat(auto-fill,minmax(460px,1fr));gap:1em}
 svg{width:100%;height:auto}svg text{font:9px system-ui,sans-serif;fill:currentColor}svg .title{font-size:11px;font-weight:600}
@@ -59,6 +62,7 @@ def report(summary: Summary, results: Sequence[Result], abouts: dict[str, str]) 
         f"<h1>{escape(title)}</h1>",
         f"<p>leaseway {escape(summary.version)}, {escape(seeds)}. {_READ_ME}</p>",
         _policies(summary),
+        _meanings(summary),
         "<h2>Drain ratio by scenario</h2>",
         _scenarios(summary),
         *_plots(summary, results, abouts),
@@ -72,6 +76,12 @@ def _policies(summary: Summary) -> str:
     heads = "".join(f"<th>{escape(heading)}</th>" for heading in ("policy", *COLUMNS.values()))
     rows = (_row(name, policy) for name, policy in summary.policies.items())
     return f'<div class="wide"><table><tr>{heads}</tr>{"".join(rows)}</table></div>'
+
+
+def _meanings(summary: Summary) -> str:
+    known = dict(known_policies())
+    items = (f"<dt>{escape(name)}</dt><dd>{escape(known.get(name, ''))}</dd>" for name in summary.policies)
+    return f"<dl>{''.join(items)}</dl>"
 
 
 def _row(name: str, policy: PolicySummary) -> str:

@@ -62,6 +62,8 @@ def test_a_seed_draws_the_same_scenario_and_another_seed_another():
         (TWO + "links = [[0, 7]]\n" + BURST, "cluster.links: node 7 does not exist, there are 2 (0 to 1)"),
         (TWO + "links = [[1, 1]]\n" + BURST, "cluster.links: a node cannot help itself"),
         (TWO + "helpers = 1\n" + BURST, "cluster: speeds and helpers exclude each other"),
+        (TWO + BURST + "[vary]\nhelper_speed = [1, 2]\n", "cluster: speeds and helpers exclude each other"),
+        (TWO + STREAM + "per_s = 1\n[vary]\njobs = [1, 2]\n", "vary.jobs: there is no burst"),
         ("[cluster\n", "is not TOML: "),
         (TWO, "missing key 'traffic'"),
         ("traffic = []\n" + TWO, "traffic: Expected `array` of length >= 1"),
