@@ -82,10 +82,12 @@ class VirtualNode:
 class Cluster:
     """A scenario in progress."""
 
-    def __init__(self, scenario: Scenario, recorder: Recorder | None = None) -> None:
+    def __init__(
+        self, scenario: Scenario, recorder: Recorder | None = None, master: VirtualMaster | None = None
+    ) -> None:
         self.scenario, self._recorder = scenario, recorder
         self.time = Timeline(BEGIN_US - us(scenario.idle_before_s))
-        self.master = VirtualMaster()
+        self.master = master or VirtualMaster()
         self.wires = Wires(self)
         self.jobs = [
             Job(number, a.node, a.node, a.at_s, a.size, a.noise, a.native) for number, a in enumerate(scenario.arrivals)
