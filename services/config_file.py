@@ -21,8 +21,8 @@ CONFIG_NAME = "leaseway.toml"
 OWN_NAME = "leaseway"
 OWN_COMMAND = (sys.executable, "-P", "-m", "services.cli")
 """This very program, whatever PATH says; stands for the word `leaseway` at the start of an engine's command."""
-STANDALONE_DEFAULTS: Final = {"bus.durability": "relaxed"}
-"""One machine, one disk: a power cut may cost the newest facts, which the next start names."""
+STANDALONE_DEFAULTS: Final = {"bus.durability": "strict"}
+"""Not relaxed: with it even a killed nats-server takes acknowledged facts along (docs/adr/0013)."""
 _SECRET = {"cluster.token", "clickhouse.dsn"}
 _PREFIX = "LEASEWAY_"
 _NOT_KEYS = {"LEASEWAY_CONFIG", "LEASEWAY_DATA"}

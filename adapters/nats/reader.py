@@ -43,6 +43,8 @@ class Reader:
         self.given = after
         self._bus, self._stream, self._until = bus, stream, until
         self._taken = after
+        self._last: StoredMessage | None = None
+        """The newest message taken: what the stream must still hold at its place."""
         self._buffer: list[StoredMessage] = []
         self._wake = asyncio.Event()
         self._inbox = b""
@@ -59,7 +61,7 @@ class Reader:
         """Return the messages that have come since, at least one.
 
         Raises:
-            HistoryGapError: the next message is gone, or the stream ends before what was read.
+            HistoryGapError: the next message is gone, or what was read is no longer what the stream holds.
         """
         silent_s = 0.0
         while not self._buffer:
@@ -112,7 +114,8 @@ class Reader:
         self._credit -= 1
         if seq == self._taken + 1 and not self._broken:
             self._taken = seq
-            self._buffer.append(StoredMessage(seq, stamp_ns, subject.decode(), headers, body))
+            self._last = StoredMessage(seq, stamp_ns, subject.decode(), headers, body)
+            self._buffer.append(self._last)
         elif seq > self._taken:
             self._broken = self._gap = True
         if not self._wake.is_set():
@@ -151,10 +154,20 @@ class Reader:
         name, following = self._stream.name, self._taken + 1
         if bounds.last < self._taken:
             raise HistoryGapError(name, f"must reach sequence {self._taken}, which was read, but ends at {bounds.last}")
+        if self._last is not None and not await self._still_holds(self._last):
+            raise HistoryGapError(name, f"message {self._taken} must be the one that was read, another is there now")
         if bounds.first > following:
             raise HistoryGapError(name, f"message {following} must be there, but the first one is {bounds.first}")
         if self._gap and await self._stream.get(following) is None:
             raise HistoryGapError(name, f"message {following} must be there, it is not")
+
+    async def _still_holds(self, read: StoredMessage) -> bool:
+        """Tell whether the stream holds `read` at its place, or has dropped it for its age.
+
+        A server that acknowledges before it writes, and is killed in between, gives the place to another message.
+        """
+        stored = await self._stream.get(read.seq)
+        return stored is None or (stored.stamp_ns, stored.body) == (read.stamp_ns, read.body)
 
     async def _create(self) -> None:
         self._connection = self._bus.connections

@@ -10,7 +10,7 @@ import pytest
 from adapters.clock import SystemClock, new_incarnation
 from adapters.log.producer import Producer
 from adapters.log.spool import Spool
-from domain.errors import PublishUnknownError, WrongLastSequenceError
+from domain.errors import HistoryGapError, PublishUnknownError, WrongLastSequenceError
 from domain.events import codec
 from domain.ids import NodeId
 from domain.ports import StoredMessage
@@ -78,6 +78,20 @@ async def test_a_following_reader_survives_twenty_restarts_without_gap_or_stall_
         for message in following.seen:
             accepted += int(codec.decode_envelope(message.body).pseq) == accepted + 1
         assert accepted == 100 * RESTARTS
+
+
+@pytest.mark.real
+async def test_a_reader_notices_that_what_it_read_last_was_lost_and_its_place_given_to_another(tmp_path: Path):
+    """As a server does that acknowledges before it writes, and is killed in between."""
+    async with nats_rig(tmp_path) as rig:
+        stream = await rig.stream("lw")
+        await stream.publish("lw.a", b"first")
+        reading = (await rig.another("lw")).read(after=0)
+        assert [message.body for message in await anext(reading)] == [b"first"]
+        await rig.restart_history(stream)
+        await stream.publish("lw.a", b"another")
+        with pytest.raises(HistoryGapError, match="message 1 must be the one that was read"):
+            await asyncio.wait_for(anext(reading), 20)
 
 
 @pytest.mark.real
