@@ -41,6 +41,7 @@ from services.master.alarm import Alarm
 from services.master.following import Following
 from services.master.observer import LOOK_EVERY_S, Observer
 from services.master.outbox import Outbox
+from services.master.witnesses import AskWitness
 
 LOG = logging.getLogger("leaseway.master")
 TAKEOVER_SILENCE_US = 2_000_000
@@ -78,6 +79,7 @@ class Parts(msgspec.Struct, frozen=True):
     new_generation: Generation
     relaxed: bool = False
     """Durability of the bus: a power cut may lose the newest facts, and then a new generation begins by itself, named."""
+    ask_clickhouse: AskWitness | None = None
 
 
 class MasterLoop:
@@ -158,12 +160,14 @@ class MasterLoop:
     async def _load(self) -> None:
         """Restore the newest snapshot that a commit vouches for, and apply what follows it."""
         self.mode, self.history = "starting", self._blank()
-        # the feed before the ledger's head: an active master adds to both, in the other order
+        # witnesses before the ledger's head: an active master adds to all of them, to the ledger first
         fed = await self._fed()
+        archived = await self.parts.ask_clickhouse() if self.parts.ask_clickhouse is not None else None
         head = await last_commit(self.parts.streams.ledger)
         self._loaded = head.generation if head is not None else Generation("")
         check_witness(await self.parts.witness.read(), head)
         check_witness(fed, head, who="the feed")
+        check_witness(archived, head, who="ClickHouse")
         await check_inputs(self.parts.streams, head)
         if head is None:
             return

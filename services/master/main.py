@@ -19,9 +19,11 @@ from adapters.nats.connection import Bus, connect
 from domain.errors import BadConfigError
 from domain.subjects import CONTROL, DECISIONS, EVENTS, LEDGER, SNAPSHOTS, ledger_subject
 from services.config import Config, preflight_file
+from services.data_directory import read_endpoints
 from services.master.http import application
 from services.master.loop import MasterLoop, Parts
 from services.master.observer import Observer
+from services.master.witnesses import clickhouse_at
 
 LOG = logging.getLogger("leaseway.master")
 
@@ -79,4 +81,5 @@ def _parts(config: Config, credentials: Credentials, bus: Bus) -> Parts:
         clock=clock,
         new_generation=new_generation(1),
         relaxed=config.bus.durability == "relaxed",
+        ask_clickhouse=clickhouse_at(read_endpoints(config.data).projector),
     )

@@ -81,10 +81,10 @@ class Standalone:
                 if what == "nats-server":
                     progress("provisioning")
                     await provision_all(self.config, self.endpoints)
+                    write_endpoints(self.config.data, self.endpoints)  # the master looks there for the archive
         except BaseException:
             await self.stop(grace_s=KILL_S)
             raise
-        write_endpoints(self.config.data, self.endpoints)
 
     async def keep(self) -> None:
         """Start again whatever ends, with back-off, until cancelled."""

@@ -1,8 +1,12 @@
 """The master on a real nats-server: it decides, yields, comes back, and refuses to go on when history is in doubt."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from domain.events import LeaseGranted, NodeHealthChanged, Registered, SafeModeLeft, Witness
 from domain.events.commit import encode_commit
@@ -126,6 +130,32 @@ async def test_a_ledger_behind_its_witness_means_safe_mode(cluster: ClusterUnder
     await cluster.state("n1", Registered(url="http://h", models=(), version="1", depth=2, witness=seen))
     await until("safe mode", lambda: loop.mode == "safe_mode")
     assert "n1 has seen version 99" in loop.doubt
+
+
+@asynccontextmanager
+async def archive_that_has_seen(version: int) -> AsyncIterator[str]:
+    """Yield the url of a projector's /health as it is when ClickHouse holds commits up to `version`."""
+    seen = {"generation": "ffff0000", "version": version, "digest": "", "seq": version}
+
+    async def health(_request: web.BaseRequest) -> web.Response:
+        return web.json_response({"status": "ok", "witness": seen})
+
+    server = TestServer(web.Application())
+    server.app.router.add_get("/health", health)
+    await server.start_server()
+    yield str(server.make_url("")).rstrip("/")
+    await server.close()
+
+
+async def test_a_ledger_behind_clickhouse_means_safe_mode_and_an_archive_that_is_away_means_nothing(
+    cluster: ClusterUnderTest,
+):
+    async with archive_that_has_seen(7) as archive:
+        loop, _ = await cluster.master("master-one", archive=archive)
+        await until("safe mode", lambda: loop.mode == "safe_mode")
+        assert "ClickHouse has seen version 7" in loop.doubt
+    other, _ = await cluster.master("master-two", archive="http://127.0.0.1:9")
+    await until("it is active", lambda: other.mode == "active")
 
 
 async def test_a_lost_input_is_reported_and_puts_the_next_master_in_safe_mode(cluster: ClusterUnderTest):

@@ -37,6 +37,7 @@ from domain.subjects import (
 )
 from services.master.loop import MasterLoop, Parts
 from services.master.observer import Observer
+from services.master.witnesses import clickhouse_at
 from tests.support.nats import ServerUnderTest
 from tests.support.waiting import until
 
@@ -90,7 +91,7 @@ class ClusterUnderTest:
         return task
 
     async def master(
-        self, name: str = "master", *, data: Path | None = None, relaxed: bool = False
+        self, name: str = "master", *, data: Path | None = None, relaxed: bool = False, archive: str = ""
     ) -> tuple[MasterLoop, Gate]:
         """Start a master of its own connection and return its loop, with the gate before its ledger."""
         bus = await self.bus(name, "master")
@@ -110,6 +111,7 @@ class ClusterUnderTest:
             clock=self.clock,
             new_generation=new_generation(1),
             relaxed=relaxed,
+            ask_clickhouse=clickhouse_at(archive) if archive else None,
         )
         loop = MasterLoop(parts)
         self.run(asyncio.create_task(loop.run()))
