@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import shutil
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -13,6 +14,7 @@ from services.cli.show import Output, Row, duration, note
 from services.lifecycle import EXIT_OK
 
 _POLL_S: Final = 0.5
+_TABLE_CHARS_MIN: Final = 120
 _COLUMNS: Final = {
     "at": "at", "kind": "kind", "pair": "owner > helper", "why": "outcome, reason", "slots": "slots", "held": "held",
     "price": "job (source)", "gain": "gain", "drain": "drain alone > lent", "request": "request",
@@ -53,8 +55,25 @@ async def _page(place: Here, query: dict[str, str]) -> dict[str, Any]:
 
 
 def _print(out: Output, rows: Sequence[Row]) -> None:
-    shown = rows if out.as_json else [told(row) for row in rows]
-    out.rows("Decisions", shown, _COLUMNS, none="none yet")
+    if out.as_json:
+        out.rows("Decisions", rows, _COLUMNS)
+        return
+    shown = [told(row) for row in rows]
+    if shown and shutil.get_terminal_size().columns < _TABLE_CHARS_MIN:
+        for row in shown:
+            out.say(sentence(row), row)
+    else:
+        out.rows("Decisions", shown, _COLUMNS, none="none yet")
+
+
+def sentence(shown: Row) -> str:
+    """Return a row as one line for a terminal that is too narrow for the table: only what the row has, named."""
+    named = (
+        ("slots", "slots"), ("held", "held"), ("price", "job"), ("gain", "gain"), ("drain", "drain"), ("request", "request"),
+    )  # fmt: skip
+    numbers = ", ".join(f"{name} {shown[key]}" for key, name in named if shown[key] not in ("", None))
+    head = " ".join(str(shown[key]) for key in ("at", "kind", "pair", "why") if shown[key])
+    return f"{head}: {numbers}" if numbers else head
 
 
 def told(row: Row) -> Row:
