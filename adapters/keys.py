@@ -80,6 +80,11 @@ def mac(key: bytes, covered: bytes) -> str:
     return hmac.new(key, covered, hashlib.sha256).hexdigest()
 
 
+def mac_matches(key: bytes, covered: bytes, tag: str) -> bool:
+    """Tell whether `tag` is the HMAC of `covered`, in constant time."""
+    return hmac.compare_digest(mac(key, covered), tag)
+
+
 def new_nkey() -> tuple[str, str]:
     """Return (seed, public key) of a new user nkey."""
     pair = nkeys.from_seed(nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER))
