@@ -6,11 +6,21 @@ import msgspec
 
 from adapters.keys import Verifier
 from domain.actions import OrderKey
-from domain.events import Decision, LeaseChanged, LeaseCleared, LeaseGranted, codec
-from domain.events.decision import LeaseEvent
+from domain.events import (
+    Decision,
+    LeaseChanged,
+    LeaseChecked,
+    LeaseCleared,
+    LeaseGranted,
+    LeaseStalled,
+    LinkPriced,
+    codec,
+)
+from domain.events.decision import LeaseEvent, LinkWord
 from domain.ids import Generation
 
 _LEASE_EVENTS: Final = (LeaseGranted, LeaseChanged, LeaseCleared)
+_LINK_WORDS: Final = (LinkPriced, LeaseChecked, LeaseStalled)
 
 
 class SignedDecision(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,8 +38,13 @@ class SignedDecision(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def lease(self) -> LeaseEvent | None:
-        """Return the decision if it is one that nodes act on."""
+        """Return the decision if it gives or takes slots."""
         return self.decision if isinstance(self.decision, _LEASE_EVENTS) else None
+
+    @property
+    def word(self) -> LinkWord | None:
+        """Return the decision if it is what else the two ends of a link act on."""
+        return self.decision if isinstance(self.decision, _LINK_WORDS) else None
 
 
 class DecisionReader:

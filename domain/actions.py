@@ -3,7 +3,7 @@
 import msgspec
 
 from domain.events import Fact, LeaseChanged, LeaseGranted
-from domain.ids import LeaseId, LinkId, RequestId
+from domain.ids import LeaseId, LinkId, ModelId, RequestId
 
 OrderKey = tuple[str, int, int]
 """(generation, version, index) of a decision: the total order of everything the master decided."""
@@ -78,7 +78,21 @@ class RefuseBorrow(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     code: str
 
 
-Action = Dispatch | Lend | Refuse | CancelEngine | CancelLend | AcceptBorrow | RefuseBorrow
+class LoadModel(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Load the model into the runtime that it shares, in place of what is in. Answer with `loaded` or `load_failed`.
+
+    Nothing of the runtime's is inside any engine when this is asked.
+    """
+
+    model: ModelId
+    runtime: str
+    cause: str
+    """own, borrowed or restore."""
+
+
+RequestAction = Dispatch | Lend | Refuse | CancelEngine | CancelLend | AcceptBorrow | RefuseBorrow
+"""The actions that concern one request."""
+Action = RequestAction | LoadModel
 """Every action."""
 Output = Fact | Action
 """What every input of a machine answers with, in order: state the facts and do the actions in this order."""

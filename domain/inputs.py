@@ -23,6 +23,10 @@ class RuntimeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A queue with held work or leases states a fact at least every third of it."""
     offload_streams: bool = True
     """Whether a stream may be lent while it is held."""
+    hold_for_faster_helper: bool = True
+    """Whether a request may be kept from the engine's second slot for a helper that ends it sooner."""
+    runtime: str = ""
+    """The runtime that it shares with other models of the node (domain.engine_room); empty if it has its own."""
 
 
 class NewRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +46,8 @@ class NewRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Why not (too_large, image, ...)."""
     tenant: str = ""
     """A hash."""
+    vision: bool = False
+    """It holds an image."""
 
 
 class EngineResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,3 +100,18 @@ class BorrowOffer(msgspec.Struct, frozen=True, kw_only=True):
     """Of the lease, as the helper's own copy of the grant says."""
     remaining_us: int
     lease_live: bool = True
+    may_load: bool = True
+    """The link allows to load the model for it (`load_if_unloaded`)."""
+    restore: bool = False
+    """The link wants what it displaces loaded back (`restore_after_borrow`)."""
+
+
+class RoomConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What stays the same while a runtime that models share lives."""
+
+    node: NodeId
+    runtime: str
+    restore_delay_us: int = 1_500_000
+    """Quiet time, on every lane of the node, before what borrowed work displaced is loaded back."""
+    keep_while_likely: bool = True
+    """Put the restore off while the next borrow is likelier, by its cost, than the node's own next request by its."""

@@ -1,6 +1,7 @@
 """Subjects: one table from event to subject. Only ids and tokens that cannot hold a dot, star or space stand in one."""
 
 from domain.events import (
+    BreakerChanged,
     ControlEvent,
     Decision,
     Input,
@@ -70,6 +71,8 @@ def decision_subject(cluster: str, decision: Decision) -> str:
             raise ValueError("a plan is not published: read it in its commit")
         case NodeHealthChanged(node=node):
             return f"lw.{cluster}.health.{node}.{decision.state}"
+        case BreakerChanged(helper=helper):
+            return f"lw.{cluster}.breaker.{helper}.{decision.state}"
         case RequestPresumedLost(node=node) | RequestOrphaned(node=node):
             return f"lw.{cluster}.request.{node}.{tag_of(decision).split('.')[1]}"
         case SafeModeEntered() | SafeModeLeft():

@@ -6,19 +6,23 @@ import msgspec
 
 from domain.events import (
     BorrowReturned,
+    BreakerChanged,
     CutOff,
     Decision,
     Input,
     Kept,
     LeaseChanged,
+    LeaseChecked,
     LeaseCleared,
     LeaseGranted,
     LeaseRefused,
+    LeaseStalled,
     LeaseUpdated,
     LendAnswered,
     LendBusy,
     LendReturned,
     Lent,
+    LinkPriced,
     NativeWaited,
     NodeHealthChanged,
     OwnerPlanned,
@@ -31,6 +35,7 @@ from domain.events import (
 )
 from domain.events.base import tag_of
 from domain.events.commit import Commit
+from domain.events.decision import LinkWord
 from domain.ids import Incarnation, NodeId
 from projections.rows import Place, Row, row
 
@@ -39,6 +44,10 @@ KINDS: Final[dict[str, str]] = {
     "granted": "master: a new lease",
     "changed": "master: the same lease with other slots, or renewed",
     "cleared": "master: the lease is over",
+    "priced": "master: what is measured of a link lets its owner wait for a decision, or no longer does",
+    "checked": "master: nothing changed for long in what is lent over a link; the helper is asked",
+    "stalled": "master: the helper did not say that it works; its owner takes all back",
+    "breaker": "master: a helper failed one request after another, or serves again; outcome is the state",
     "health": "master: a node's health changed; outcome is the state",
     "presumed_lost": "master: the owner of this request is silent",
     "orphaned": "master: the owner's process ended with this request open",
@@ -103,6 +112,11 @@ def _decided(decision: Decision) -> list[dict[str, object]]:
             return _planned(decision)
         case LeaseGranted() | LeaseChanged() | LeaseCleared():
             return [_leased(decision)]
+        case LinkPriced() | LeaseChecked() | LeaseStalled():
+            return [_said_of_link(decision)]
+        case BreakerChanged():
+            said = {"kind": "breaker", "helper": decision.helper, "helper_model": decision.model}
+            return [said | {"outcome": decision.state, "slots": 0}]
         case NodeHealthChanged():
             # whose health it is stands in `helper`, where one looks for why a node got no lease
             return [{"kind": "health", "helper": decision.node, "outcome": decision.state, "reason": decision.reason}]
@@ -110,12 +124,22 @@ def _decided(decision: Decision) -> list[dict[str, object]]:
             return [{"kind": "presumed_lost"} | _request(decision)]
         case RequestOrphaned():
             return [{"kind": "orphaned"} | _request(decision)]
-        case SafeModeEntered():
-            return [{"kind": "safe_mode_entered", "reason": decision.reason}]
-        case SafeModeLeft():
-            return [{"kind": "safe_mode_left", "reason": decision.reason}]
+        case SafeModeEntered() | SafeModeLeft():
+            return [{"kind": tag_of(decision).replace(".", "_"), "reason": decision.reason}]
         case _:
             assert_never(decision)
+
+
+def _said_of_link(decision: LinkWord) -> dict[str, object]:
+    kinds: dict[type[LinkWord], str] = {LinkPriced: "priced", LeaseChecked: "checked", LeaseStalled: "stalled"}
+    return {
+        "kind": kinds[type(decision)],
+        "link": decision.link,
+        "owner": decision.owner,
+        "owner_model": decision.owner_model,
+        "helper": decision.helper,
+        "helper_model": decision.helper_model,
+    }
 
 
 def _planned(plan: OwnerPlanned) -> list[dict[str, object]]:

@@ -12,6 +12,8 @@ from domain.events.control import (
     NodeRetired,
     SettingChanged,
     SettingCleared,
+    SettingStated,
+    SettingUnstated,
 )
 from domain.ids import LinkId, ModelId, NodeId
 
@@ -57,6 +59,10 @@ class ControlView:
                 self._overrides[event.name.removeprefix(PREFIX)] = event.value
             case SettingCleared():
                 self._overrides.pop(event.name.removeprefix(PREFIX), None)
+            case SettingStated():
+                self._file_values[event.name.removeprefix(PREFIX)] = event.value
+            case SettingUnstated():
+                self._file_values.pop(event.name.removeprefix(PREFIX), None)
             case _:
                 assert_never(event)
 

@@ -39,6 +39,19 @@ class SettingCleared(EventBody, frozen=True, kw_only=True, tag="control.setting_
     name: str
 
 
+class SettingStated(EventBody, frozen=True, kw_only=True, tag="control.setting_stated"):
+    """The value that the configuration file states; it holds while nothing overrides it."""
+
+    name: str
+    value: int
+
+
+class SettingUnstated(EventBody, frozen=True, kw_only=True, tag="control.setting_unstated"):
+    """The configuration file states the setting no more."""
+
+    name: str
+
+
 class NodeEnrolled(EventBody, frozen=True, kw_only=True, tag="control.node_enrolled"):
     """A node has credentials and may speak."""
 
@@ -54,5 +67,14 @@ class NodeRetired(EventBody, frozen=True, kw_only=True, tag="control.node_retire
     node: NodeId
 
 
-ControlEvent = LinkAdded | LinkRemoved | SettingChanged | SettingCleared | NodeEnrolled | NodeRetired
+ControlEvent = (
+    LinkAdded
+    | LinkRemoved
+    | SettingChanged
+    | SettingCleared
+    | SettingStated
+    | SettingUnstated
+    | NodeEnrolled
+    | NodeRetired
+)
 """Every control event."""

@@ -33,6 +33,16 @@ class _Lease(EventBody, frozen=True, kw_only=True):
     gain_us: int = 0
     """Job-microseconds of waiting that the lease saves (notes on the price: docs/reference/reasons)."""
     reason: str = ""
+    owner_job_us: int = 0
+    """Predicted service time of the same job at the owner; 0 if unpriced."""
+    work: int = 0
+    """The mean work that job_us and owner_job_us are for, in micro-units; 0 if unpriced."""
+    ready_us: int = 0
+    """Predicted time from this decision until the helper could begin a next job, switch included."""
+    context: int = 0
+    """The helper's context window in tokens; 0 if not stated."""
+    vision: bool = False
+    """The helper sees images."""
 
 
 class LeaseGranted(_Lease, frozen=True, kw_only=True, tag="lease.granted"):
@@ -45,6 +55,56 @@ class LeaseChanged(_Lease, frozen=True, kw_only=True, tag="lease.changed"):
 
 class LeaseCleared(_Lease, frozen=True, kw_only=True, tag="lease.cleared"):
     """The lease is over: lend nothing more under it. Requests already lent stay out."""
+
+
+class LinkPriced(EventBody, frozen=True, kw_only=True, tag="lease.priced"):
+    """What is measured of a link now lets its owner wait for a decision, or no longer does (hold for a faster helper)."""
+
+    link: LinkId
+    owner: NodeId
+    owner_model: ModelId
+    helper: NodeId
+    helper_model: ModelId
+    faster: bool
+    """Both are measured, and the helper needs less time for the same work."""
+    job_us: int = 0
+    owner_job_us: int = 0
+    work: int = 0
+
+
+class LeaseChecked(EventBody, frozen=True, kw_only=True, tag="lease.checked"):
+    """Nothing has changed for long in what is lent over a link: the helper is asked what it still runs (`still_running`)."""
+
+    link: LinkId
+    owner: NodeId
+    owner_model: ModelId
+    helper: NodeId
+    helper_model: ModelId
+    quiet_us: int
+
+
+class LeaseStalled(EventBody, frozen=True, kw_only=True, tag="lease.stalled"):
+    """The helper did not say that it works: its owner takes back, all at once, what it lent over the link."""
+
+    link: LinkId
+    owner: NodeId
+    owner_model: ModelId
+    helper: NodeId
+    helper_model: ModelId
+    quiet_us: int
+
+
+class BreakerChanged(EventBody, frozen=True, kw_only=True, tag="breaker.changed"):
+    """A helper's model failed lent requests one after another, or serves them again."""
+
+    helper: NodeId
+    model: ModelId
+    state: str
+    """opened, half_open or closed."""
+    failures: int
+    """Without a completion between."""
+    quarantine_us: int = 0
+    """While it is open nothing is leased there, probes included."""
 
 
 class Verdict(msgspec.Struct, frozen=True, array_like=True):
@@ -71,6 +131,12 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True):
     """Requests of this owner at the helper now."""
     quota: int = 0
     """How many of the held requests the earliest completion slots give to this helper."""
+    ready_us: int = 0
+    """Until the helper could begin the first job, switch included."""
+    samples: int = 0
+    """Measured requests that its own fit has."""
+    probe_in_us: int = -1
+    """A probe is held back only because the helper has not idled long enough: how long yet; -1 if it is not."""
 
 
 class OwnerPlanned(EventBody, frozen=True, kw_only=True, tag="plan.planned"):
@@ -140,6 +206,10 @@ Decision = (
     | LeaseGranted
     | LeaseChanged
     | LeaseCleared
+    | LinkPriced
+    | LeaseChecked
+    | LeaseStalled
+    | BreakerChanged
     | NodeHealthChanged
     | RequestPresumedLost
     | RequestOrphaned
@@ -148,4 +218,6 @@ Decision = (
 )
 """Every decision."""
 LeaseEvent = LeaseGranted | LeaseChanged | LeaseCleared
-"""The decisions that nodes act on."""
+"""The decisions that give and take slots."""
+LinkWord = LinkPriced | LeaseChecked | LeaseStalled
+"""What else the master says to the two ends of a link."""

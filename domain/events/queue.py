@@ -24,6 +24,8 @@ class Held(EventBody, frozen=True, kw_only=True, tag="queue.held"):
     """A hash of the tenant; never a key or a name."""
     waiting: int
     """Held requests of this model after this event."""
+    vision: bool = False
+    """It holds an image: only a helper that sees may have it."""
 
 
 class Kept(EventBody, frozen=True, kw_only=True, tag="queue.kept"):

@@ -30,6 +30,8 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Hash of the weights; empty if not stated."""
     capabilities: tuple[str, ...] = ()
     ready: bool = True
+    runtime: str = ""
+    """Models of a node that name the same runtime share it: one of them is loaded at a time. Empty: it has its own."""
 
 
 class Registered(EventBody, frozen=True, kw_only=True, tag="status.registered"):
@@ -72,6 +74,18 @@ class DeskState(msgspec.Struct, frozen=True, kw_only=True):
     requests: tuple[OpenRequest, ...]
 
 
+class RuntimeState(msgspec.Struct, frozen=True, kw_only=True):
+    """What a runtime that models share holds, in a snapshot."""
+
+    runtime: str
+    resident: ModelId | None = None
+    loading: ModelId | None = None
+    loading_us: int = 0
+    """How long it has been loading."""
+    displaced: ModelId | None = None
+    """What a run of borrowed work drove out, and what a restore would load back."""
+
+
 class NodeSnapshot(EventBody, frozen=True, kw_only=True, tag="status.snapshot"):
     """The whole of a node's queues and desks, in parts of at most 64 KiB, applied at the last part."""
 
@@ -83,6 +97,8 @@ class NodeSnapshot(EventBody, frozen=True, kw_only=True, tag="status.snapshot"):
     reason: str
     """start, gap, overflow, generation or asked."""
     accepting: bool = True
+    runtimes: tuple[RuntimeState, ...] = ()
+    """In the last part."""
 
 
 class Accepting(EventBody, frozen=True, kw_only=True, tag="status.accepting"):
@@ -92,7 +108,7 @@ class Accepting(EventBody, frozen=True, kw_only=True, tag="status.accepting"):
 
 
 class NotAccepting(EventBody, frozen=True, kw_only=True, tag="status.not_accepting"):
-    """The node takes no borrowed work for now: own_work, draining or engine_down."""
+    """The node takes no borrowed work for now: own_work, restoring, draining or engine_down."""
 
     model: ModelId
     reason: str

@@ -1,6 +1,16 @@
 """Control events into `State.control`, and into nothing else (see domain.master.fold on why)."""
 
-from domain.events import LinkAdded, LinkRemoved, NodeEnrolled, NodeRetired, SettingChanged, SettingCleared
+from domain.control.settings import PREFIX, SETTINGS
+from domain.events import (
+    LinkAdded,
+    LinkRemoved,
+    NodeEnrolled,
+    NodeRetired,
+    SettingChanged,
+    SettingCleared,
+    SettingStated,
+    SettingUnstated,
+)
 from domain.ids import LinkId
 from domain.master.inputs import ControlInput
 from domain.master.state import Control, Enrolled, State, owner_key
@@ -21,6 +31,12 @@ def fold_control(state: State, given: ControlInput) -> None:
         case SettingCleared(name=name):
             control.settings.pop(name, None)
             control.touched_all = True
+        case SettingStated(name=name, value=value):
+            control.stated[name] = value
+            control.touched_all = True
+        case SettingUnstated(name=name):
+            control.stated.pop(name, None)
+            control.touched_all = True
         case NodeEnrolled(node=node, public_key=public_key, url=url):
             control.roster[node] = Enrolled(public_key, url)
             control.retiring.pop(node, None)
@@ -33,6 +49,15 @@ def fold_control(state: State, given: ControlInput) -> None:
                     control.touched[owner_key(link.owner, link.owner_model)] = "link"
         case None:
             pass
+
+
+def setting(control: Control, name: str) -> int:
+    """Return what holds for a setting (bare name): the operator's override, else the file's value, else the default."""
+    full = PREFIX + name
+    value = control.settings.get(full)
+    if value is None:
+        value = control.stated.get(full)
+    return SETTINGS[name].default if value is None else value
 
 
 def _add(control: Control, event: LinkAdded) -> None:

@@ -117,6 +117,9 @@ class Control(msgspec.Struct):
     """Nodes retired since, whose open requests are not all orphaned yet."""
     roster: dict[NodeId, Enrolled] = {}
     settings: dict[str, int] = {}
+    """Operators' overrides, by full name."""
+    stated: dict[str, int] = {}
+    """What the configuration file states, by full name."""
     touched: dict[str, str] = {}
     """Owner queues whose links changed since the last commit."""
     touched_all: bool = False

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from adapters.http.errors import ApiError
-from domain.actions import Action, OrderKey, Output, Refuse, RefuseBorrow
+from domain.actions import Action, LoadModel, OrderKey, Output, Refuse, RefuseBorrow
 from domain.events import BorrowFinished, BorrowReturned, Fact
 from domain.events.base import EventBody
 from domain.events.decision import LeaseEvent
@@ -191,6 +191,8 @@ class ModelServing:
                 ticket.returned = fact.reason
 
     def _pass_on(self, action: Action) -> None:
+        if isinstance(action, LoadModel):
+            raise NotImplementedError(f"model {action.model}: runtimes that models share are not driven yet")
         ticket = self._tickets.get(action.request)
         if ticket is None:
             # its handler is gone: what it had open was closed with it

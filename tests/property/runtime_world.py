@@ -4,7 +4,18 @@ that, and checks every output as it comes.
 
 from typing import Any
 
-from domain.actions import AcceptBorrow, Action, CancelEngine, CancelLend, Dispatch, Lend, Output, Refuse, RefuseBorrow
+from domain.actions import (
+    AcceptBorrow,
+    Action,
+    CancelEngine,
+    CancelLend,
+    Dispatch,
+    Lend,
+    LoadModel,
+    Output,
+    Refuse,
+    RefuseBorrow,
+)
 from domain.events import (
     BorrowAccepted,
     BorrowFinished,
@@ -98,6 +109,7 @@ class World:
                 self.waited.add(output.request)
 
     def _action(self, action: Action) -> None:
+        assert not isinstance(action, LoadModel), "this model has its engine for itself"
         request = action.request
         match action:
             case Dispatch():

@@ -8,12 +8,10 @@ import pytest
 
 from domain.actions import (
     AcceptBorrow,
-    CancelEngine,
-    CancelLend,
+    Action,
     Dispatch,
     Lend,
     Output,
-    Refuse,
     RefuseBorrow,
 )
 from domain.events import (
@@ -101,7 +99,7 @@ class Cluster:
 
     def do(self, node: str, outputs: list[Output]) -> None:
         for output in outputs:
-            if isinstance(output, Dispatch | Lend | Refuse | CancelEngine | CancelLend | AcceptBorrow | RefuseBorrow):
+            if isinstance(output, Action):
                 self._act(node, output)
             else:
                 self._state(node, output)

@@ -12,6 +12,7 @@ from domain.actions import (
     CancelLend,
     Dispatch,
     Lend,
+    LoadModel,
     OrderKey,
     Output,
     Refuse,
@@ -260,7 +261,7 @@ class Cluster:
                 self.wires.accept(node, action.request)
             case RefuseBorrow():
                 self.wires.refuse(action)
-            case Refuse() | CancelEngine() | CancelLend():
+            case Refuse() | CancelEngine() | CancelLend() | LoadModel():
                 raise AssertionError(f"{self.scenario.name}: {action} though no client leaves and no engine fails")
             case never:
                 assert_never(never)
