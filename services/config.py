@@ -72,6 +72,18 @@ class NodeModel(_Table, frozen=True, kw_only=True):
     context: int = 0
     hash: str = ""
     capabilities: tuple[str, ...] = ()
+    runtime: str = ""
+    """Models of a node that name the same runtime share it: at most one of their engines is loaded. Empty: it has its own."""
+    startup: bool = False
+    """It is the one that its runtime loads at the start; where none says so, the first."""
+    load_url: str = ""
+    """POST here has the engine at `url` load the model; empty: it loads by itself when it is asked for work."""
+    load_body: str = ""
+    """What is posted there, as JSON; default: `{"model": <local_id>}`."""
+    unload_url: str = ""
+    """POST here has the engine at `url` give its memory back before another engine of the runtime is loaded."""
+    unload_body: str = ""
+    """What is posted there, as JSON; default: `{"model": <local_id>}`."""
 
 
 class NodeConfig(_Table, frozen=True, kw_only=True):
@@ -80,6 +92,8 @@ class NodeConfig(_Table, frozen=True, kw_only=True):
     id: str = ""
     depth: int = 2
     models: tuple[NodeModel, ...] = ()
+    relays: tuple[str, ...] = ()
+    """Gateways or nodes, by URL, that are asked in this order to pass a lend on to a helper that cannot be reached."""
 
 
 class ClickhouseConfig(_Table, frozen=True, kw_only=True):

@@ -155,6 +155,10 @@ def _node(key: str, node: NodeConfig) -> Iterator[Problem]:
     for at, model in enumerate(node.models):
         yield from _model(f"{key}.models[{at}]", model)
     yield from _distinct(f"{key}.models", [model.id for model in node.models])
+    for name in sorted({model.runtime for model in node.models if model.runtime}):
+        yield from _runtime(f"{key}.models", [model for model in node.models if model.runtime == name])
+    for at, relay in enumerate(node.relays):
+        yield from _url(f"{key}.relays[{at}]", relay, ("http", "https"))
 
 
 def _model(key: str, model: NodeModel) -> Iterator[Problem]:
@@ -165,9 +169,52 @@ def _model(key: str, model: NodeModel) -> Iterator[Problem]:
         yield Problem(f"{key}.url", "must be stated, or `command`, which starts the engine", model.url)
     if model.url:
         yield from _url(f"{key}.url", model.url, ("http", "https"))
+    if model.runtime:
+        yield from _id(f"{key}.runtime", model.runtime)
+    elif model.startup:
+        yield Problem(f"{key}.startup", "needs `runtime`: an engine of its own is always loaded", model.startup)
+    yield from _orders(key, model)
     yield from _range(f"{key}.port", model.port, 0, 65535)
     yield from _range(f"{key}.slots", model.slots, 1, 4096)
     yield from _range(f"{key}.context", model.context, 0, 1 << 30)
+
+
+def _orders(key: str, model: NodeModel) -> Iterator[Problem]:
+    """Yield what is wrong with how the engine is told to load and unload."""
+    for name in ("load", "unload"):
+        url, body = getattr(model, f"{name}_url"), getattr(model, f"{name}_body")
+        if url:
+            yield from _url(f"{key}.{name}_url", url, ("http", "https"))
+            if not model.runtime:
+                yield Problem(f"{key}.{name}_url", "needs `runtime`: an engine of its own is always loaded", url)
+            if model.command:
+                yield Problem(f"{key}.{name}_url", "must not stand beside `command`, which loads by starting", url)
+        if body and not url:
+            yield Problem(f"{key}.{name}_body", f"needs `{name}_url`", body)
+        if body and not _is_json(body):
+            yield Problem(f"{key}.{name}_body", "must be JSON", body)
+
+
+def _runtime(key: str, models: list[NodeModel]) -> Iterator[Problem]:
+    """Yield what is wrong with the models of one runtime taken together: there is room for one of them."""
+    name = models[0].runtime
+    first = [model.id for model in models if model.startup]
+    if len(first) > 1:
+        rule = f"must be stated by at most one model of runtime {name!r}"
+        yield Problem(f"{key}.startup", rule, ", ".join(first))
+    places = {model.url or f"command of {model.id}" for model in models}
+    for model in models:
+        if len(places) > 1 and not model.command and not model.unload_url:
+            rule = f"must be stated: runtime {name!r} has engines elsewhere too, and this one would keep its memory"
+            yield Problem(f"{key}: {model.id}: unload_url", rule, model.unload_url)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return False
+    return True
 
 
 def http_url(key: str, value: str) -> Iterator[Problem]:
