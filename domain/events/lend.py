@@ -20,6 +20,8 @@ class Lent(_Lending, frozen=True, kw_only=True, tag="lend.lent"):
     out: int
     """Requests lent over this link after this event."""
     waited_us: int
+    slots: int = 0
+    """Of the lease."""
 
 
 class LendAnswered(_Lending, frozen=True, kw_only=True, tag="lend.answered"):
@@ -34,6 +36,10 @@ class LendReturned(_Lending, frozen=True, kw_only=True, tag="lend.returned"):
     """Handed back unstarted; the owner runs it, and it is never lent again. Closes the slot."""
 
     reason: str
+    slots: int = 0
+    """Of the link's lease as it is now; 0 if it has none any more."""
+    out: int = 0
+    """Requests lent over this link after this event."""
 
 
 class LendBusy(_Lending, frozen=True, kw_only=True, tag="lend.busy"):
@@ -74,6 +80,12 @@ class LeaseRefused(EventBody, frozen=True, kw_only=True, tag="lend.lease_refused
     link: LinkId
     lease: LeaseId
     reason: str
+    model: ModelId = ModelId("")
+    helper: NodeId = NodeId("")
+    slots: int = 0
+    """That the grant would have given."""
+    out: int = 0
+    """Requests that are lent over this link now."""
 
 
 LendFact = Lent | LendAnswered | LendReturned | LendBusy | CutOff | RelayRefused | LeaseUpdated | LeaseRefused

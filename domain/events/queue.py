@@ -38,6 +38,10 @@ class Kept(EventBody, frozen=True, kw_only=True, tag="queue.kept"):
     owner_finish_us: int
     helper_finish_us: int
     waited_us: int
+    owner_job_us: int = 0
+    """Predicted service time of one job at the owner."""
+    helper_job_us: int = 0
+    """The same job at the helper."""
 
 
 class Started(EventBody, frozen=True, kw_only=True, tag="queue.started"):
