@@ -47,12 +47,16 @@ class Reply(Protocol):
         ...
 
 
-class Client(Protocol):
-    """What an engine adapter needs of HTTP."""
+class Poster(Protocol):
+    """Sends effectful calls."""
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> Reply:
         """Send once; raise NotStartedError or MayHaveRunError."""
         ...
+
+
+class Client(Poster, Protocol):
+    """What an engine adapter needs of HTTP."""
 
     async def get(self, url: str, headers: Mapping[str, str], *, timeout_s: float) -> tuple[int, bytes]:
         """Return (status, body) of a harmless question.

@@ -16,7 +16,7 @@ from domain.inputs import LendFailure, LendResult
 from domain.ports import Clock
 from services.config import Limits
 from services.node import lend_head
-from services.node.engine_keeper import HTTP_SILENCE_S
+from services.node.engine_life import HTTP_SILENCE_S
 from services.node.grants import LeaseCopies
 from services.node.ingress import LendRequest
 from services.node.own_work import Served

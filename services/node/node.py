@@ -24,6 +24,7 @@ from services.config import Config, NodeModel
 from services.node import lend_head
 from services.node.desk import Desk
 from services.node.engine_keeper import EngineKeeper
+from services.node.engine_life import EngineLife
 from services.node.grants import LeaseCopies
 from services.node.ingress import Ingress
 from services.node.lending import HttpLender
@@ -62,6 +63,9 @@ class Node:
         self._url = ""
         limits = config.http.limits
         self.models = {ModelId(model.id): self._served(model) for model in config.node.models}
+        self._keepers = [
+            EngineKeeper(served.life, clock, self.state, served.serving.engine_up) for served in self.models.values()
+        ]
         self.lender = HttpLender(self.id, Signer(credentials.nkey_seed), self.copies, limits, clock)
         bodies = BodyReader(limits.body_bytes, limits.held_bytes, clock)
         self.ingress = Ingress(self.id, self.models, self.lender, bodies)
@@ -82,16 +86,13 @@ class Node:
             offload_streams=bool(self.view.setting("offload_streams")),
         )
         serving = ModelServing(model, runtime, self.state, self.clock)
-        keeper = EngineKeeper(
+        life = EngineLife(
             model,
             limits,
             connections=max(_CONNECTIONS, model.slots),
-            clock=self.clock,
-            state=self.state,
-            up_changed=serving.engine_up,
             busy=lambda: serving.runtime.counts().in_engine > 0,
         )
-        return Served(serving=serving, keeper=keeper)
+        return Served(serving=serving, life=life)
 
     # -- what it says
 
@@ -188,11 +189,11 @@ class Node:
 
     def engines(self) -> list[Coroutine[Any, Any, None]]:
         """Return what keeps the engines, one coroutine each, to be run until the node ends."""
-        return [served.keeper.run() for served in self.models.values()]
+        return [keeper.run() for keeper in self._keepers]
 
     async def engines_settled(self, timeout_s: float) -> None:
         """Return once it is known of every engine whether it is there, or after `timeout_s`."""
-        await asyncio.gather(*(served.keeper.settled(timeout_s) for served in self.models.values()))
+        await asyncio.gather(*(keeper.settled(timeout_s) for keeper in self._keepers))
 
     async def drain(self, timeout_s: float) -> bool:
         """Take nothing new and end what is here; tell whether all of it ended within `timeout_s`."""
@@ -255,7 +256,7 @@ class Node:
 
 
 def _info(served: Served) -> ModelInfo:
-    model, health = served.serving.model, served.keeper.health
+    model, health = served.serving.model, served.life.health
     return ModelInfo(
         id=ModelId(model.id),
         local_id=model.local_id or model.id,

@@ -12,7 +12,7 @@ from adapters.http.rewrite import request_for_engine
 from domain.errors import MayHaveRunError, NotStartedError
 from domain.ids import RequestId
 from domain.inputs import EngineResult
-from services.node.engine_keeper import EngineKeeper
+from services.node.engine_life import EngineLife
 from services.node.serving import ModelServing
 from services.node.ticket import Ticket
 
@@ -24,7 +24,7 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
     """A model with its machines and its engine."""
 
     serving: ModelServing
-    keeper: EngineKeeper
+    life: EngineLife
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,12 +55,12 @@ async def run_on_own_engine(
     finally:
         served.serving.engine_finished(ticket.request, result)
     if result.not_started or not result.complete:
-        served.keeper.suspect()
+        served.life.suspect()
     return result
 
 
 async def _ask(served: Served, work: Work, client: ClientAnswer) -> EngineResult:
-    engine, model = served.keeper.engine, served.serving.model
+    engine, model = served.life.engine, served.serving.model
     if engine is None:
         return NOT_STARTED
     body = request_for_engine(work.read, model.local_id or model.id)

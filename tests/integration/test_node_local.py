@@ -286,7 +286,7 @@ async def test_an_engine_that_is_gone_is_noticed_and_one_that_is_silent_while_it
         asking = asyncio.ensure_future(client.post(PATH, json=CHAT))
         await engine.arrived()
         engine.health_status = 500
-        await until("several looks at its health", lambda: local.node.models[MODEL].keeper.health.reason, timeout_s=5)
+        await until("several looks at its health", lambda: local.node.models[MODEL].life.health.reason, timeout_s=5)
         assert local.node.models[MODEL].serving.ready
         asking.cancel()
         await until("the idle one to count as dead", lambda: not local.node.models[MODEL].serving.ready)
