@@ -68,6 +68,14 @@ SETTINGS: Final[Mapping[str, Setting]] = {
         Setting("offload_streams", 1, 0, 1, "bool", "lend held streaming requests too"),
         Setting("scheduling_backend_depth", 2, 1, 64, "count", "requests of a linked model in its engine at once"),
         Setting("scheduling_context_reserve", 256, 0, 1_000_000, "tokens", "window kept for the answer, at least"),
+        Setting(
+            "scheduling_hard_switch",
+            0,
+            0,
+            1,
+            "bool",
+            "price a helper by the owner's samples alone until it has min_samples of its own",
+        ),
         Setting("scheduling_min_samples", 20, 2, 100_000, "count", "measured requests until a model has its own price"),
         Setting(
             "scheduling_refresh_interval",

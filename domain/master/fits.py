@@ -1,70 +1,234 @@
-"""What work costs on one node and model: the mean log of time per unit of work, over a window of samples.
+"""What work costs on one node and model: learned from its newest successful runs, priced in the log of time per unit of work.
 
-time = work * unit, and unit is estimated as exp of the mean of ln(service / work), shrunk towards a prior that counts as one
-sample: a geometric mean, so that one straggler of ten times the usual length moves it by a tenth of what it moves a mean.
-Source: the estimator comparison in docs/discussions/pricing.md ("prior x shrunk log ratio").
+time = work * unit. Two figures are kept of a window of samples, both after each log of `service / work` was clipped at three
+deviations from the median, so that a straggler counts as a long run and not as ten:
+
+- the *level*, ln(sum of services / sum of works): the mean. Where all runs did the same work it is that work's mean duration,
+  where sizes vary it scales with them. It is what a backlog costs, since a drain is a sum.
+- the *middle*, the mean of the logs: a geometric mean. It lies below the level, the further the heavier the tail (by a factor
+  of 2.2 where durations of equal work vary twice as much as their mean), and it settles much sooner.
+
+A helper is the owner's level times the ratio of the two middles, shrunk towards 1 with the weight of one sample. The tail
+belongs to the traffic, and both serve the same: taken from the owner for both, it cancels where they are compared, and a helper
+seen once or twice is not taken for faster because its runs missed the tail. Two middles, or two levels, would not do: the first
+underestimate both drains, the second make an unlucky run of the helper its price. Source: docs/discussions/pricing.md.
+
+*The same work*: while all samples did the same, nothing is known of how the time grows with the work, so only that work has a
+price. Text is measured in estimated tokens: there works within a factor of 2 of each other are the same.
 """
 
+from collections.abc import Callable, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import msgspec
 
 from domain import fixed
+from domain.master import reasons
 
 WINDOW = 50
 """Samples kept; the oldest goes first."""
+LOADS = 20
+"""Loads kept."""
 PRIOR_WEIGHT = 1
 """How many samples the prior counts as."""
 MIN_SAMPLES = 20
 """Default of the setting from which on a helper's price is called its own fit; below, the owner's with what was seen so far."""
+CLIP_FROM = 5
+"""Samples from which on the deviation says something."""
 
 COST_US_MAX = 10**12
 """A price beyond this means nothing: with it, every sum of prices stays inside 64 bits."""
+_SAME_ESTIMATED = 2
+_CLIP_NUM, _CLIP_DEN = 3 * 14826, 10_000
+"""Three times the median deviation, scaled to the standard deviation of a normal distribution ..."""
+_CLIP_LEAST = fixed.ONE // 20
+"""... and 5 % more: equal runs have no deviation at all."""
+
+
+class FitRules(msgspec.Struct, frozen=True):
+    """The settings that a price follows."""
+
+    window_us: int
+    """Samples older than this do not count."""
+    min_samples: int = MIN_SAMPLES
+    hard_switch: bool = False
+    """Price by a model's own samples alone, and only from `min_samples` on, as a plain mean without clip or prior."""
+    estimated: bool = False
+    """Work is an estimate (text): within a factor of 2 it is the same."""
+
+
+def rules_of(setting: Callable[[str], int], lane: str) -> FitRules:
+    """Return the rules of a lane; `setting` gives the effective value of a setting by its bare name."""
+    return FitRules(
+        window_us=setting("scheduling_sample_window"),
+        min_samples=min(setting("scheduling_min_samples"), WINDOW),
+        hard_switch=bool(setting("scheduling_hard_switch")),
+        estimated=lane == "text",
+    )
+
+
+class Measured(NamedTuple):
+    """What a set of samples says. Logs are ln(us per unit of work) in Q32."""
+
+    samples: int
+    level: int
+    middle: int
+    plain: int
+    """The level without the clip."""
+    least: int
+    """The least work among them ..."""
+    most: int
+    """... and the most."""
+
+    def prices(self, work: int, rules: FitRules) -> bool:
+        """Tell whether runs of this `work` have a price: sizes vary, or it is the same as what was done."""
+        factor = _SAME_ESTIMATED if rules.estimated else 1
+        varies = self.most > factor * self.least
+        return varies or (self.least <= factor * work and work <= factor * self.most)
+
+
+class Price(NamedTuple):
+    """What a unit of work costs, and how far to trust it."""
+
+    log: int
+    """ln(us per unit of work) in Q32; see unit_q64."""
+    source: str
+    """`helper` or `owner_fallback`; always `helper` where the model is priced by its own samples alone."""
+    samples: int
+    """How many runs of this very model are behind it."""
 
 
 class Fit(msgspec.Struct):
-    """Samples of one (node, model): ln(service_us / work) in Q32, a ring."""
+    """The newest samples of one (node, model), oldest first but for the turn of the ring at `next`; plain integers."""
 
+    works: list[int] = []
+    services_us: list[int] = []
     logs: list[int] = []
+    """ln(service / work) of each in Q32."""
+    at_us: list[int] = []
+    """Domain time of each."""
     next: int = 0
-    total: int = 0
-    """Sum of `logs`."""
+    """Place of the oldest sample once the ring is full."""
+    summary: Measured | None = None
+    """What all samples say: made when one comes, so that a price costs no pass over them."""
     loads_us: list[int] = []
     """Measured loads of this model there, newest last."""
+    loads_at_us: list[int] = []
 
-    def learn(self, work: int, service_us: int) -> None:
-        """Take one successful run. Runs without work or without time say nothing and are left out."""
+    def learn(self, work: int, service_us: int, now_us: int) -> None:
+        """Take one successful run that ended at domain time `now_us`. Runs without work or time say nothing and are left out."""
         if work <= 0 or service_us <= 0:
             return
+        service_us = min(service_us, COST_US_MAX)
         log = fixed.ln_q32(service_us, work)
-        if len(self.logs) < WINDOW:
-            self.logs.append(log)
-        else:
-            self.total -= self.logs[self.next]
-            self.logs[self.next] = log
+        full = len(self.works) == WINDOW
+        for ring, value in ((self.works, work), (self.services_us, service_us), (self.logs, log), (self.at_us, now_us)):
+            if full:
+                ring[self.next] = value
+            else:
+                ring.append(value)
+        if full:
             self.next = (self.next + 1) % WINDOW
-        self.total += log
+        self.summary = _measure(tuple(self.works), tuple(self.services_us), tuple(self.logs))
 
-    def learn_load(self, load_us: int) -> None:
-        """Take one successful load, followed by a generation or not."""
+    def learn_load(self, load_us: int, now_us: int) -> None:
+        """Take one successful load that ended at `now_us`, followed by a generation or not."""
         if load_us > 0:
-            self.loads_us = [*self.loads_us[-19:], load_us]
+            self.loads_us = [*self.loads_us[1 - LOADS :], min(load_us, COST_US_MAX)]
+            self.loads_at_us = [*self.loads_at_us[1 - LOADS :], now_us]
 
-    def mean_log(self) -> int | None:
-        """Return the mean ln(us per unit of work) in Q32, or None without a sample."""
-        return self.total // len(self.logs) if self.logs else None
+    def measured(self, now_us: int, window_us: int) -> Measured | None:
+        """Return what the samples of the window say; None without one.
 
-    def shrunk_log(self, prior_log: int | None) -> int | None:
-        """Return the mean shrunk towards `prior_log`; either may be missing, None if both are."""
-        if prior_log is None:
-            return self.mean_log()
-        return (prior_log * PRIOR_WEIGHT + self.total) // (PRIOR_WEIGHT + len(self.logs))
-
-    def load_us(self) -> int | None:
-        """Return the median of the measured loads, or None without one."""
-        if not self.loads_us:
+        While none has expired this costs nothing. Reading changes nothing: what expired goes when a newer sample takes its place.
+        """
+        if self.summary is None:
             return None
-        return sorted(self.loads_us)[len(self.loads_us) // 2]
+        since_us = now_us - window_us
+        if self.at_us[self.next] >= since_us:  # the oldest
+            return self.summary
+        kept = [place for place, at_us in enumerate(self.at_us) if at_us >= since_us]
+        if not kept:
+            return None
+        rings = (self.works, self.services_us, self.logs)
+        return _measure(*(tuple(ring[place] for place in kept) for ring in rings))
+
+    def load_us(self, now_us: int, window_us: int) -> int | None:
+        """Return the median of the loads in the window, or None without one."""
+        since_us = now_us - window_us
+        kept = sorted(load for load, at_us in zip(self.loads_us, self.loads_at_us, strict=True) if at_us >= since_us)
+        return kept[len(kept) // 2] if kept else None
+
+
+def price(fit: Fit | None, prior: Fit | None, rules: FitRules, now_us: int, work: int) -> Price | None:
+    """Return what `work` costs the model of `fit`; None if nothing is known of it, which is not the same as free.
+
+    Args:
+        fit: the model's own samples, if there are any.
+        prior: what stands in while they are few: for a helper the owner's samples, for an owner None.
+        rules: see FitRules.
+        now_us: domain time.
+        work: the work of the job that is priced, in its lane's units.
+    """
+    own = _of(fit, rules, now_us, work)
+    theirs = _of(prior, rules, now_us, work)
+    if rules.hard_switch:
+        return _switched(own, theirs, rules)
+    if own is None:
+        return None if theirs is None else Price(theirs.level, reasons.OWNER_FALLBACK, 0)
+    if theirs is None:
+        return Price(own.level, reasons.HELPER_FIT, own.samples)
+    shift = (own.middle - theirs.middle) * own.samples // (own.samples + PRIOR_WEIGHT)
+    source = reasons.HELPER_FIT if own.samples >= rules.min_samples else reasons.OWNER_FALLBACK
+    return Price(theirs.level + shift, source, own.samples)
+
+
+def _of(fit: Fit | None, rules: FitRules, now_us: int, work: int) -> Measured | None:
+    measured = fit.measured(now_us, rules.window_us) if fit is not None else None
+    return measured if measured is not None and measured.prices(work, rules) else None
+
+
+def _switched(own: Measured | None, theirs: Measured | None, rules: FitRules) -> Price | None:
+    if own is not None and own.samples >= rules.min_samples:
+        return Price(own.plain, reasons.HELPER_FIT, own.samples)
+    if theirs is not None and theirs.samples >= rules.min_samples:
+        return Price(theirs.plain, reasons.OWNER_FALLBACK, own.samples if own is not None else 0)
+    return None
+
+
+@lru_cache(maxsize=1024)  # the same rest of a window is asked for until the next sample expires
+def _measure(works: tuple[int, ...], services_us: tuple[int, ...], logs: tuple[int, ...]) -> Measured:
+    """Return what these samples say; there is at least one."""
+    low, high = _bounds(logs)
+    clipped = [max(low, min(log, high)) for log in logs]
+    services = [
+        service if log == kept else cost_us(unit_q64(kept), work)
+        for service, work, log, kept in zip(services_us, works, logs, clipped, strict=True)
+    ]
+    total = sum(works)
+    return Measured(
+        samples=len(works),
+        level=fixed.ln_q32(sum(services), total),
+        middle=sum(clipped) // len(clipped),
+        plain=fixed.ln_q32(sum(services_us), total),
+        least=min(works),
+        most=max(works),
+    )
+
+
+def _bounds(logs: tuple[int, ...]) -> tuple[int, int]:
+    """Return between which logs a sample is taken at its word."""
+    if len(logs) < CLIP_FROM:
+        return min(logs), max(logs)
+    middle = _median(logs)
+    reach = _median([abs(log - middle) for log in logs]) * _CLIP_NUM // _CLIP_DEN + _CLIP_LEAST
+    return middle - reach, middle + reach
+
+
+def _median(values: Sequence[int]) -> int:
+    ordered, half = sorted(values), len(values) // 2
+    return ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) // 2
 
 
 @lru_cache(maxsize=4096)  # a plan asks for the same few again and again, and a logarithm changes only with a sample

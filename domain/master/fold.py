@@ -252,7 +252,7 @@ def _learn(state: State, node: NodeId, fact: Finished | BorrowFinished) -> None:
     if fact.work > 0 and fact.service_us > 0:
         fit = _fit(state, node, fact.model)
         if fit is not None:
-            fit.learn(min(fact.work, WORK_MAX), fact.service_us)
+            fit.learn(min(fact.work, WORK_MAX), fact.service_us, state.now_us)
 
 
 def _alive(state: State, node: NodeId, fact: QueueSnapshot | LeaseUpdated) -> None:
@@ -320,7 +320,7 @@ def _last_home(state: State, node: NodeId, fact: BorrowReturned | BorrowBusy | B
 def _loaded(state: State, node: NodeId, fact: Loaded | Restored) -> None:
     fit = _fit(state, node, fact.model)
     if fit is not None:
-        fit.learn_load(fact.load_us)
+        fit.learn_load(fact.load_us, state.now_us)
     registration.set_ready(state, node, fact.model, ready=True)
 
 

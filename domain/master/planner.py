@@ -11,7 +11,8 @@ from domain import fixed
 from domain.events import LinkAdded, OwnerPlanned, Verdict
 from domain.ids import LinkId
 from domain.master import pricing, reasons, slots
-from domain.master.fits import cost_us, unit_q64
+from domain.master.control import setting
+from domain.master.fits import Price, cost_us, unit_q64
 from domain.master.pricing import GAIN_US_MAX
 from domain.master.slotting import Machine, earliest_slots, saved_by_each
 from domain.master.state import Queue, State, owner_key, split_key
@@ -59,19 +60,19 @@ def plan(state: State, key: str, trigger: str) -> Plan:
     """Return what `water` gives to the owner queue `key`. Pure: reads the state, changes nothing."""
     queue = state.queues.get(key) or Queue()
     candidates = [_candidate(state, link) for link in state.control.by_owner.get(key, ())]
-    log = pricing.owner_log(state, key)
-    blocked = _owner_blocked(state, key, queue, log)
+    size = queue.held_work // len(queue.held) if queue.held else 0
+    price = pricing.owner_price(state, key, size)
+    blocked = _owner_blocked(state, key, queue, price)
     drain_us = lent_us = job_us = -1
-    if log is not None and queue.held:
-        size = queue.held_work // len(queue.held)
-        at_once, unit = _engine_slots(state, key), unit_q64(log)
+    if price is not None and queue.held:
+        at_once, unit = _engine_slots(state, key), unit_q64(price.log)
         free = pricing.engine_free_us(queue, unit, state.now_us, at_once)
         job_us = max(1, cost_us(unit, size) // at_once)
         owner: Machine = (free, job_us)
         drain_us = free + job_us * len(queue.held)
         if not blocked:
             for candidate in candidates:
-                _price(state, candidate, log, size, queue)
+                _price(state, candidate, size, queue)
             lent_us = _pour(state, owner, candidates, queue)
     if blocked:
         for candidate in candidates:
@@ -86,7 +87,7 @@ def _engine_slots(state: State, key: str) -> int:
     return max(1, info.slots) if info is not None else 1
 
 
-def _owner_blocked(state: State, key: str, queue: Queue, log: int | None) -> str:
+def _owner_blocked(state: State, key: str, queue: Queue, price: Price | None) -> str:
     node, _ = split_key(key)
     known = state.nodes.get(node)
     if known is None or known.incomplete or known.late:
@@ -98,7 +99,7 @@ def _owner_blocked(state: State, key: str, queue: Queue, log: int | None) -> str
         return reasons.NODE_SILENT
     if not queue.lendable:
         return reasons.NOTHING_LENDABLE
-    return reasons.OWNER_UNPRICED if log is None else ""
+    return reasons.OWNER_UNPRICED if price is None else ""
 
 
 def _candidate(state: State, link: LinkId) -> Candidate:
@@ -133,18 +134,19 @@ def _ineligible(state: State, candidate: Candidate) -> str:
     return reasons.HELPER_CLAIMED if candidate.room <= 0 else ""
 
 
-def _price(state: State, candidate: Candidate, owner_log: int, size: int, queue: Queue) -> None:
+def _price(state: State, candidate: Candidate, size: int, queue: Queue) -> None:
     """Fill in what the helper would cost; sets its code where that is not known or not allowed."""
     if candidate.code == reasons.MODEL_UNKNOWN:
         return
     added = candidate.added
     helper_key = owner_key(added.helper, added.helper_model)
-    log, candidate.source = pricing.helper_log(state, helper_key, owner_log)
+    price = pricing.helper_price(state, helper_key, owner_key(added.owner, added.owner_model), size)
     info = state.nodes[added.helper].models.get(added.helper_model) if added.helper in state.nodes else None
-    if log is None or info is None:
+    if price is None or info is None:
         candidate.code = candidate.code or reasons.SERVICE_UNPRICED
         return
-    unit = unit_q64(log)
+    candidate.source = price.source
+    unit = unit_q64(price.log)
     candidate.job_us = cost_us(unit, size)
     candidate.ready_us = pricing.helper_free_us(state, helper_key, unit) + pricing.TURNAROUND_US
     if info.context and queue.held_tokens // len(queue.held) > info.context:
@@ -155,7 +157,8 @@ def _price(state: State, candidate: Candidate, owner_log: int, size: int, queue:
         candidate.code = candidate.code or reasons.LOAD_FORBIDDEN
         return
     fit = state.fits.get(helper_key)
-    load_us = fit.load_us() if fit is not None else None
+    window_us = setting(state.control, "scheduling_sample_window")
+    load_us = fit.load_us(state.now_us, window_us) if fit is not None else None
     if load_us is None:
         candidate.code = candidate.code or reasons.SWITCH_UNPRICED
         return

@@ -1,15 +1,14 @@
 """What things cost: time until a machine is free, time of one job there, and what opening a model switch wins or loses."""
 
-from typing import Final
-
 import msgspec
 
 from domain import fixed
 from domain.events import LinkAdded
-from domain.master import reasons, slots
-from domain.master.fits import MIN_SAMPLES, WINDOW, cost_us
+from domain.master import fits, slots
+from domain.master.control import setting
+from domain.master.fits import FitRules, Price, cost_us
 from domain.master.health import is_live
-from domain.master.state import Queue, State, owner_key
+from domain.master.state import Queue, State, owner_key, split_key
 
 TURNAROUND_US = 20_000
 """From a slot that falls free to the next lent request in it: one decision and two hops."""
@@ -19,25 +18,26 @@ OWN_WEIGHT = fixed.ONE
 """How much a second of the helper's own requests counts against a second of the owner's."""
 GAIN_US_MAX = 10**18
 """A gain or loss beyond this means nothing; held here it fits 64 bits."""
-_MIN_SAMPLES: Final = "cluster.scheduling_min_samples"
 LATE_FLOOR_NUM, LATE_FLOOR_DEN = 1, 10
 """A job that runs over its estimate is taken to need at least a tenth of it more."""
 
 
-def owner_log(state: State, key: str) -> int | None:
-    """Return the mean ln(us per unit of work) of an owner's own engine in Q32; None if it was never measured."""
-    fit = state.fits.get(key)
-    return fit.mean_log() if fit is not None else None
+def fit_rules(state: State, key: str) -> FitRules:
+    """Return the rules that the price of a model follows."""
+    node, model = split_key(key)
+    known = state.nodes.get(node)
+    info = known.models.get(model) if known is not None else None
+    return fits.rules_of(lambda name: setting(state.control, name), info.lane if info is not None else "text")
 
 
-def helper_log(state: State, key: str, prior_log: int | None) -> tuple[int | None, str]:
-    """Return a helper's log cost, shrunk towards the owner's, and where it comes from."""
-    fit = state.fits.get(key)
-    if fit is None or not fit.logs:
-        return prior_log, reasons.OWNER_FALLBACK
-    own = len(fit.logs) >= min(state.control.settings.get(_MIN_SAMPLES, MIN_SAMPLES), WINDOW)
-    source = reasons.HELPER_FIT if own else reasons.OWNER_FALLBACK
-    return fit.shrunk_log(prior_log), source
+def owner_price(state: State, key: str, work: int) -> Price | None:
+    """Return what a job of `work` costs on an owner's own engine; None if that was never measured."""
+    return fits.price(state.fits.get(key), None, fit_rules(state, key), state.now_us, work)
+
+
+def helper_price(state: State, key: str, owner: str, work: int) -> Price | None:
+    """Return what a job of `work` costs at a helper, in whose stead the owner's samples stand while there are few."""
+    return fits.price(state.fits.get(key), state.fits.get(owner), fit_rules(state, key), state.now_us, work)
 
 
 def remaining_us(expected_us: int, elapsed_us: int) -> int:

@@ -8,6 +8,7 @@ from aiohttp import web
 
 from domain.ids import NodeId
 from domain.master import slots
+from domain.master.control import setting
 from domain.master.fits import cost_us, unit_q64
 from domain.master.state import Node, State, owner_key
 from services.master.loop import MasterLoop
@@ -101,7 +102,8 @@ def _model(state: State, name: NodeId, node: Node, model: Any) -> dict[str, Any]
     key = owner_key(name, model)
     queue = state.queues.get(key)
     fit = state.fits.get(key)
-    log = fit.mean_log() if fit is not None else None
+    window_us = setting(state.control, "scheduling_sample_window")
+    measured = fit.measured(state.now_us, window_us) if fit is not None else None
     return {
         "id": model,
         "local_id": info.local_id,
@@ -116,8 +118,8 @@ def _model(state: State, name: NodeId, node: Node, model: Any) -> dict[str, Any]
         "held": len(queue.held) if queue is not None else 0,
         "in_engine": len(queue.engine) if queue is not None else 0,
         "lent": len(queue.lent) if queue is not None else 0,
-        "samples": len(fit.logs) if fit is not None else 0,
-        "token_us": cost_us(unit_q64(log), TOKEN) if log is not None else None,
+        "samples": measured.samples if measured is not None else 0,
+        "token_us": cost_us(unit_q64(measured.level), TOKEN) if measured is not None else None,
     }
 
 

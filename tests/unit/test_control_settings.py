@@ -31,6 +31,7 @@ def test_every_default_is_the_contracts():
         "offload_streams": "on",
         "scheduling_backend_depth": "2",
         "scheduling_context_reserve": "256",
+        "scheduling_hard_switch": "off",
         "scheduling_min_samples": "20",
         "scheduling_refresh_interval": "1m",
         "scheduling_sample_window": "1d",
