@@ -16,6 +16,7 @@ from adapters.clock import SystemClock
 from adapters.keys import Credentials
 from adapters.nats.eventsourcing.control_application import ControlApplication
 from adapters.nats.eventsourcing.link import NoAnswerError
+from domain.catalogue.eligibility import Catalogue
 from domain.control import links, nodes, overrides
 from domain.control.settings import parse_value, setting_of
 from domain.control.view import ControlView
@@ -47,7 +48,7 @@ class ControlDesk:
         load_if_unloaded: bool = False,
         restore_after_borrow: bool = False,
         different_weights: bool = False,
-        catalogue: links.Catalogue | None = None,
+        catalogue: Catalogue | None = None,
     ) -> LinkAdded | None:
         """Return the link as it is added or changed; None if it stands so already.
 

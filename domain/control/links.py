@@ -8,14 +8,13 @@ from typing import Final, assert_never
 
 import msgspec
 
+from domain.catalogue.eligibility import INELIGIBLE, VISION, Catalogue, ineligible, unfit, weights
 from domain.errors import BadIdError, BadLinkError
 from domain.events.control import LinkAdded, LinkRemoved
 from domain.events.status import ModelInfo
 from domain.ids import LinkId, ModelId, NodeId, link_id, model_id, node_id
 
 LinkEvent = LinkAdded | LinkRemoved
-Catalogue = Mapping[NodeId, Mapping[ModelId, ModelInfo]]
-"""What every registered node serves."""
 LinkState = LinkAdded | None
 """The link as it stands; None if it was never made, or is removed."""
 
@@ -132,25 +131,26 @@ def _served(command: AddLink, catalogue: Catalogue, node: NodeId, model: ModelId
 
 
 def _check_models(command: AddLink, owner: ModelInfo, helper: ModelInfo) -> None:
-    if owner.lane != helper.lane:
-        raise BadLinkError(f"{_name(command)}: lanes must match, got {owner.lane} and {helper.lane}")
-    for node, model in ((command.owner, owner), (command.helper, helper)):
-        if model.lane == "text" and model.slots != 1:
-            # The queue gives a runtime one request at a time and prices it so; parallel ones would share its speed.
-            raise BadLinkError(
-                f"{_name(command)}: a linked text model must serve one request at a time (slots 1), "
-                f"{node}/{model.id} has {model.slots}"
-            )
-    if ("vision" in owner.capabilities) != ("vision" in helper.capabilities):
-        raise BadLinkError(f"{_name(command)}: a model that sees images links only with another one that does")
+    reason = ineligible(owner, helper)
+    if not reason:
+        return
+    sides = ((command.owner, owner), (command.helper, helper))
+    at_fault = [(node, model) for node, model in sides if unfit(model) == reason] or list(sides)
+    said = ", ".join(f"{node}/{model.id} {_said(model)}" for node, model in at_fault)
+    raise BadLinkError(f"{_name(command)}: {reason}: {INELIGIBLE[reason][:-1]}; got {said}")
 
 
 def _check_weights(command: AddLink, owner: ModelInfo, helper: ModelInfo, *, acknowledged: bool) -> None:
-    if owner.hash and helper.hash and owner.hash != helper.hash and not acknowledged:
+    if weights(owner, helper) == "different" and not acknowledged:
         raise BadLinkError(
             f"{_name(command)}: the models have different weights ({owner.hash[:12]} and {helper.hash[:12]}), so clients "
             f"would get other answers under the same id; say --different-weights if that is meant"
         )
+
+
+def _said(model: ModelInfo) -> str:
+    sees = ", sees images" if VISION in model.capabilities else ""
+    return f"(lane {model.lane}, slots {model.slots}, context {model.context or 'not stated'}{sees})"
 
 
 def _name(command: LinkCommand) -> str:

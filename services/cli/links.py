@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from domain.control.links import Catalogue
+from domain.catalogue.eligibility import Catalogue
 from domain.errors import BadLinkError, UnreachableError
 from domain.events.control import LinkAdded
 from domain.events.status import ModelInfo

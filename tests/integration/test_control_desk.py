@@ -69,8 +69,8 @@ async def test_a_link_is_removed_and_can_be_added_again(desk):
 
 async def test_a_refused_link_stores_nothing(desk, nats_server):
     catalogue = {
-        A: {M: ModelInfo(id=M, local_id="m", hash="1" * 64)},
-        B: {K: ModelInfo(id=K, local_id="k", hash="2" * 64)},
+        A: {M: ModelInfo(id=M, local_id="m", context=4096, hash="1" * 64)},
+        B: {K: ModelInfo(id=K, local_id="k", context=4096, hash="2" * 64)},
     }
     with pytest.raises(BadLinkError, match="different weights"):
         await ask(desk.add_link, A, M, B, K, catalogue=catalogue)

@@ -25,7 +25,7 @@ def catalogue(owner: ModelInfo, helper: ModelInfo):
 
 
 def model(model_id, **fields):
-    return ModelInfo(id=ModelId(model_id), local_id=model_id, **fields)
+    return ModelInfo(id=ModelId(model_id), local_id=model_id, **{"context": 4096, **fields})
 
 
 def asked(**changes):
@@ -104,9 +104,11 @@ def test_equal_or_unknown_weights_need_no_word(hashes):
 @pytest.mark.parametrize(
     ("models", "rule"),
     [
-        (catalogue(model("m", lane="text"), model("k/1", lane="image")), "lanes must match, got text and image"),
-        (catalogue(model("m"), model("k/1", slots=4)), "slots 1.*b/k/1 has 4"),
-        (catalogue(model("m", capabilities=("vision",)), model("k/1")), "sees images"),
+        (catalogue(model("m", lane="text"), model("k/1", lane="image")), "lanes_differ: .*lane text.*lane image"),
+        (catalogue(model("m"), model("k/1", slots=4)), "serves_several: .*; got b/k/1 .*slots 4"),
+        (catalogue(model("m", context=0), model("k/1")), "no_context: .*; got a/m .*context not stated"),
+        (catalogue(model("m"), model("k/1", context=0)), "no_context: .*; got b/k/1"),
+        (catalogue(model("m", capabilities=("vision",)), model("k/1")), "vision_differs: "),
         (catalogue(model("m"), model("other")), "node b has no model 'k/1'; it has other"),
         ({A: {M: model("m")}}, "node b is unknown; known are a"),
         ({}, "node a is unknown; known are none"),
@@ -117,8 +119,8 @@ def test_models_that_cannot_stand_in_for_each_other_are_not_linked(models, rule)
         decide(asked(catalogue=models), given())
 
 
-def test_an_image_model_may_serve_several_requests_at_once():
-    models = catalogue(model("m", lane="image", slots=2), model("k/1", lane="image", slots=2))
+def test_an_image_model_may_serve_several_requests_at_once_and_has_no_context_window():
+    models = catalogue(*(model(name, lane="image", slots=2, context=0) for name in ("m", "k/1")))
     assert decide(asked(catalogue=models), given()) == [ADDED]
 
 
