@@ -14,6 +14,8 @@ from aiohttp import web
 
 from adapters.http.errors import ApiError
 from adapters.http.members import NotAnObjectError, RepeatedKeyError, Span, spans
+from domain.catalogue.tokens import ROUGH_ANSWER, ROUGH_BYTES_PER_TOKEN
+from domain.catalogue.work import Picture, picture_of
 from domain.errors import BadIdError
 from domain.ids import ModelId, model_id
 from domain.ports import Clock
@@ -29,8 +31,8 @@ _STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL
 _NO_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
 _DEPTH_STEP: Final = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _IMAGE_PARTS: Final = frozenset({"image_url", "input_image", "image"})
-_ANSWER_TOKENS_DEFAULT = 256
-_BYTES_PER_TOKEN = 4
+IMAGE_TOKENS: Final = 1500
+"""What one image of a prompt is taken to need: models differ, most stay below."""
 
 
 class ReadRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,15 +42,39 @@ class ReadRequest(msgspec.Struct, frozen=True, kw_only=True):
     model: ModelId
     model_span: Span
     stream: bool
-    answer_tokens: int
-    """The most that the answer may have, as the client states it; a default if it does not."""
-    images: bool
-    """Some content part is an image."""
+    max_tokens: int | None
+    """The most that the answer may have, as the client states it; None if it does not."""
+    image_parts: int
+    """Content parts that are images."""
+    image_bytes: int
+    """How much of the body they are."""
+    picture: Picture
+    """What it asks for if it is a request for pictures."""
+
+    @property
+    def images(self) -> bool:
+        """Whether some content part is an image."""
+        return self.image_parts > 0
+
+    @property
+    def text_bytes(self) -> int:
+        """The size that a token profile judges: the body without its images."""
+        return len(self.body) - self.image_bytes
+
+    @property
+    def image_tokens(self) -> int:
+        """What the images need of the context window, on top of what a token profile says of the text."""
+        return self.image_parts * IMAGE_TOKENS
+
+    @property
+    def answer_tokens(self) -> int:
+        """The most that the answer may have; a guess if the client does not state it."""
+        return self.max_tokens if self.max_tokens is not None else ROUGH_ANSWER
 
     @property
     def est_tokens(self) -> int:
-        """Return an estimate of the tokens of prompt and answer together; never counted, cheap, and the same everywhere."""
-        return -(-len(self.body) // _BYTES_PER_TOKEN) + self.answer_tokens
+        """A rough guess at the tokens of prompt and answer together, for a model without a token profile."""
+        return -(-self.text_bytes // ROUGH_BYTES_PER_TOKEN) + self.image_tokens + self.answer_tokens
 
 
 def check_headers(request: web.BaseRequest, limit_bytes: int) -> None:
@@ -149,13 +175,16 @@ def parse(body: bytes) -> ReadRequest:
         public = model_id(model)
     except BadIdError as error:
         raise ApiError("invalid_model", str(error), param="model") from None
+    image_parts, image_bytes = _images(document.get("messages"))
     return ReadRequest(
         body=body,
         model=public,
         model_span=places["model"],
         stream=_flag(document, "stream"),
-        answer_tokens=_answer_tokens(document),
-        images=_has_images(document.get("messages")),
+        max_tokens=_max_tokens(document),
+        image_parts=image_parts,
+        image_bytes=image_bytes,
+        picture=picture_of(document),
     )
 
 
@@ -203,7 +232,7 @@ def _flag(document: dict[str, Any], name: str) -> bool:
     return value
 
 
-def _answer_tokens(document: dict[str, Any]) -> int:
+def _max_tokens(document: dict[str, Any]) -> int | None:
     for name in ("max_completion_tokens", "max_tokens"):
         value = document.get(name)
         if value is None:
@@ -212,15 +241,23 @@ def _answer_tokens(document: dict[str, Any]) -> int:
             raise ApiError("invalid_body", f"{name}: must be a whole number below 2^31", param=name)
         if value >= 0:
             return value
-    return _ANSWER_TOKENS_DEFAULT
+    return None
 
 
-def _has_images(messages: object) -> bool:
+def _images(messages: object) -> tuple[int, int]:
+    """Return how many content parts are images, and their bytes."""
     if not isinstance(messages, list):
-        return False
+        return 0, 0
     contents = (message.get("content") for message in messages if isinstance(message, dict))
     parts = (part for content in contents if isinstance(content, list) for part in content)
-    return any(isinstance(part, dict) and part.get("type") in _IMAGE_PARTS for part in parts)
+    images = [part for part in parts if isinstance(part, dict) and part.get("type") in _IMAGE_PARTS]
+    return len(images), sum(_image_bytes(image) for image in images)
+
+
+def _image_bytes(part: dict[str, Any]) -> int:
+    """Return the length of what an image part carries: a URL, most often one with the image itself in base64."""
+    values = (inner for value in part.values() for inner in (value.values() if isinstance(value, dict) else (value,)))
+    return max((len(value) for value in values if isinstance(value, str)), default=0)
 
 
 def _too_slow(size_bytes: int) -> ApiError:

@@ -5,9 +5,10 @@ import time
 
 import pytest
 
-from adapters.http.body import DEPTH_MAX, check_shape, parse
+from adapters.http.body import DEPTH_MAX, IMAGE_TOKENS, ReadRequest, check_shape, parse
 from adapters.http.errors import ApiError
 from adapters.http.members import RepeatedKeyError, spans
+from domain.catalogue.work import Picture
 
 
 def refusal(body: bytes) -> tuple[int, str, str | None]:
@@ -123,6 +124,28 @@ def test_an_image_part_is_seen_by_structure_and_never_by_text():
     assert seen([{"type": "text", "text": "x"}, {"type": "image_url", "image_url": {"url": "data:,"}}])
     assert not seen("image_url")
     assert not seen([{"type": "text", "text": "image_url"}])
+
+
+def test_an_image_counts_as_one_and_not_as_text_of_its_length():
+    def read(content: object) -> ReadRequest:
+        return parse(json.dumps({"model": "a", "messages": [{"role": "user", "content": content}]}).encode())
+
+    text = {"type": "text", "text": "what is this?"}
+    with_image = read([text, {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 100_000}}])
+    also = read([text, {"type": "input_image", "image_url": "B" * 50_000}])
+    assert [(one.image_parts, one.image_tokens) for one in (with_image, also)] == [(1, IMAGE_TOKENS)] * 2
+    assert [one.text_bytes < 200 for one in (with_image, also)] == [True, True]
+    assert read([text]).text_bytes == len(read([text]).body)
+    assert read([{"type": "image_url", "image_url": 7}, {"type": "image"}]).image_parts == 2
+
+
+@pytest.mark.parametrize(("said", "most"), [({}, None), ({"max_tokens": 5}, 5), ({"max_tokens": -1}, None)])
+def test_a_bound_of_the_answer_is_known_or_not(said, most):
+    assert parse(json.dumps({"model": "a", **said}).encode()).max_tokens == most
+
+
+def test_what_a_request_for_pictures_asks_for_is_read():
+    assert parse(b'{"model":"a","size":"512x256","n":2}').picture == Picture(width=512, height=256, count=2)
 
 
 def test_a_key_that_stands_twice_is_found_wherever_it_stands():
