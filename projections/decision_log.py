@@ -31,6 +31,7 @@ from domain.events import (
     RequestPresumedLost,
     SafeModeEntered,
     SafeModeLeft,
+    StillRunning,
     Verdict,
 )
 from domain.events.base import tag_of
@@ -54,16 +55,18 @@ KINDS: Final[dict[str, str]] = {
     "safe_mode_entered": "master: no leases, stored history is in doubt",
     "safe_mode_left": "master: an operator began a new generation",
     "lease_updated": "owner: it took a lease; slots and out as they are then",
+    "lease_cleared": "owner: the lease is over here, cleared or run out; out is what is still lent over the link",
     "lease_refused": "owner: it did not take a lease",
-    "held_for_helper": "owner: a held request is kept for a faster helper",
+    "held_for_helper": "owner: a held request is kept for a faster helper; both finishes, both times per job, its wait",
     "lent": "owner: a held request went to the helper",
     "answered": "owner: the helper's whole answer is back",
     "returned": "owner: handed back unstarted; it is never lent again",
     "busy": "owner: the helper's desk was full; the request stays lendable",
     "cut_off": "owner: it fenced the helper and took the request back",
     "relay_refused": "owner: the request could not be passed on",
-    "native_waited": "helper: a request of its own waited behind borrowed work",
-    "borrowed_returned": "helper: it handed a borrowed request back",
+    "native_waited_behind_borrowed": "helper: a request of its own waited behind borrowed work inside the engine",
+    "borrowed_returned": "helper: it handed a borrowed request back unstarted",
+    "still_running": "helper: its answer to a check, one row for each borrowed request that its engine has",
 }
 """Every kind of row with what it says."""
 
@@ -115,8 +118,7 @@ def _decided(decision: Decision) -> list[dict[str, object]]:
         case LinkPriced() | LeaseChecked() | LeaseStalled():
             return [_said_of_link(decision)]
         case BreakerChanged():
-            said = {"kind": "breaker", "helper": decision.helper, "helper_model": decision.model}
-            return [said | {"outcome": decision.state, "slots": 0}]
+            return [_broken(decision)]
         case NodeHealthChanged():
             # whose health it is stands in `helper`, where one looks for why a node got no lease
             return [{"kind": "health", "helper": decision.node, "outcome": decision.state, "reason": decision.reason}]
@@ -130,10 +132,28 @@ def _decided(decision: Decision) -> list[dict[str, object]]:
             assert_never(decision)
 
 
-def _said_of_link(decision: LinkWord) -> dict[str, object]:
-    kinds: dict[type[LinkWord], str] = {LinkPriced: "priced", LeaseChecked: "checked", LeaseStalled: "stalled"}
+def _broken(decision: BreakerChanged) -> dict[str, object]:
     return {
-        "kind": kinds[type(decision)],
+        "kind": "breaker",
+        "helper": decision.helper,
+        "helper_model": decision.model,
+        "outcome": decision.state,
+        "failures": decision.failures,
+        "quarantine_us": decision.quarantine_us,
+    }
+
+
+def _said_of_link(decision: LinkWord) -> dict[str, object]:
+    said: dict[str, object]
+    match decision:
+        case LinkPriced():
+            said = {"kind": "priced", "faster": decision.faster, "job_us": decision.job_us, "work": decision.work}
+            said |= {"owner_job_us": decision.owner_job_us}
+        case LeaseChecked():
+            said = {"kind": "checked", "quiet_us": decision.quiet_us}
+        case LeaseStalled():
+            said = {"kind": "stalled", "quiet_us": decision.quiet_us}
+    return said | {
         "link": decision.link,
         "owner": decision.owner,
         "owner_model": decision.owner_model,
@@ -155,6 +175,7 @@ def _planned(plan: OwnerPlanned) -> list[dict[str, object]]:
         "drain_us": plan.drain_us,
         "lent_drain_us": plan.lent_drain_us,
         "owner_job_us": plan.owner_job_us,
+        "more": plan.more,
     }
     rows = [head | _verdict(verdict) for verdict in plan.verdicts]
     rows += [head | {"outcome": "left_out", "reason": code, "repeats": count} for code, count in plan.left_out]
@@ -178,6 +199,9 @@ def _verdict(verdict: Verdict) -> dict[str, object]:
         "back_us": verdict.back_us,
         "gain_us": verdict.gain_us,
         "idle_us": verdict.idle_us,
+        "ready_us": verdict.ready_us,
+        "samples": verdict.samples,
+        "probe_in_us": verdict.probe_in_us,
         "probe": verdict.outcome == "probe",
     }
 
@@ -197,6 +221,11 @@ def _leased(lease: LeaseGranted | LeaseChanged | LeaseCleared) -> dict[str, obje
         "job_us": lease.job_us,
         "switch_us": lease.switch_us,
         "gain_us": lease.gain_us,
+        "owner_job_us": lease.owner_job_us or -1,
+        "work": lease.work,
+        "ready_us": lease.ready_us,
+        "context": lease.context,
+        "vision": lease.vision,
         "probe": lease.probe,
         "ttl_us": lease.ttl_us,
         "basis_incarnation": str(lease.basis.incarnation),
@@ -216,12 +245,13 @@ def _dispatched(fact: Input, node: NodeId) -> dict[str, object] | None:
     said: dict[str, object]
     match fact:
         case Lent():
-            said = {"kind": "lent", "work": fact.work, "out": fact.out, "wait_us": fact.waited_us}
+            said = {"kind": "lent", "work": fact.work, "wait_us": fact.waited_us}
+            said |= {"slots": fact.slots, "out": fact.out}
         case LendAnswered():
             said = {"kind": "answered"}
             said |= {"status": fact.status, "service_us": fact.service_us, "load_us": fact.load_us}
         case LendReturned():
-            said = {"kind": "returned", "reason": fact.reason}
+            said = {"kind": "returned", "reason": fact.reason, "slots": fact.slots, "out": fact.out}
         case LendBusy():
             said = {"kind": "busy", "reason": fact.reason}
         case CutOff():
@@ -239,12 +269,15 @@ def _kept_or_leased(fact: Input, node: NodeId) -> dict[str, object] | None:
         case Kept():
             said = {"kind": "held_for_helper", "request": fact.request, "owner_model": fact.model}
             said |= {"helper": fact.helper, "owner_finish_us": fact.owner_finish_us, "wait_us": fact.waited_us}
-            said |= {"helper_finish_us": fact.helper_finish_us}
+            said |= {"helper_finish_us": fact.helper_finish_us, "job_us": fact.helper_job_us}
+            said |= {"owner_job_us": fact.owner_job_us or -1}
         case LeaseUpdated():
-            said = {"kind": "lease_updated", "lease": fact.lease, "owner_model": fact.model, "helper": fact.helper}
+            kind = "lease_updated" if fact.slots else "lease_cleared"
+            said = {"kind": kind, "lease": fact.lease, "owner_model": fact.model, "helper": fact.helper}
             said |= {"slots": fact.slots, "out": fact.out}
         case LeaseRefused():
             said = {"kind": "lease_refused", "lease": fact.lease, "reason": fact.reason}
+            said |= {"owner_model": fact.model, "helper": fact.helper, "slots": fact.slots, "out": fact.out}
         case _:
             return None
     return _owners(node) | {"link": fact.link} | said
@@ -255,9 +288,13 @@ def _helped(fact: Input, node: NodeId) -> dict[str, object] | None:
     said: dict[str, object] = {"side": "helper", "helper": node}
     match fact:
         case NativeWaited():
-            said |= {"kind": "native_waited", "borrowed_in_engine": fact.borrowed_in_engine, "wait_us": fact.wait_us}
+            said |= {"kind": "native_waited_behind_borrowed", "borrowed_in_engine": fact.borrowed_in_engine}
+            said |= {"wait_us": fact.wait_us}
         case BorrowReturned():
             said |= {"kind": "borrowed_returned", "reason": fact.reason, "after_arrival": fact.after_arrival}
+            said |= {"owner": fact.owner, "link": fact.link, "lease": fact.lease}
+        case StillRunning():
+            said |= {"kind": "still_running", "running_us": fact.running_us}
             said |= {"owner": fact.owner, "link": fact.link, "lease": fact.lease}
         case _:
             return None

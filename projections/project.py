@@ -4,20 +4,24 @@ from collections.abc import Sequence
 
 import msgspec
 
+from domain.events import Observation
 from domain.events.codec import decode_input
 from domain.events.commit import Commit, decode_commit
 from domain.ids import NodeId
 from domain.ports import StoredMessage
 from domain.subjects import CONTROL, EVENTS, LEDGER, event_of, speaker
-from projections import decision_log, ledger, requests
+from projections import decision_log, health, ledger, loads, requests
 from projections.events import COMMIT, envelope_of, event_row, pseq_of
 from projections.ledger import BEGINNING, Chain
 from projections.rows import Place, Rows
+from projections.tables import RETAINED
 
 STREAMS = (CONTROL, LEDGER, EVENTS)
 """What is projected. The feed is left out: it repeats the ledger."""
 LAST_TABLE = "events"
 """Written last: a message that stands in it is in all other tables too."""
+_MASTER = NodeId("master")
+"""Who says what was observed."""
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +68,7 @@ class _Draft:
 
     def __init__(self, context: Context) -> None:
         self.context, self.chain = context, context.chain
-        self.rows: Rows = {"commits": [], "rejected": [], "decisions": [], "requests": [], LAST_TABLE: []}
+        self.rows: Rows = {table: [] for table in RETAINED}
         self.unreadable: list[int] = []
         self.void: list[int] = []
 
@@ -82,11 +86,18 @@ class _Draft:
         except (msgspec.DecodeError, UnicodeDecodeError):
             self.unreadable.append(place.seq)
             return
+        router = self.context.router
+        if kind == "obs" and isinstance(fact, Observation):
+            seen_by = decision_log.Speaker(_MASTER, envelope.incarnation, pseq_of(envelope))
+            self.rows["health"] += health.fact_rows(place, fact, seen_by, router)
         if kind != "node" or envelope.producer != name:
-            return  # an observation, a gateway's event, or a fact in another's name: nobody believes the latter
+            return  # a gateway's event, or a fact in another's name, which nobody believes
         said_by = decision_log.Speaker(NodeId(name), envelope.incarnation, pseq_of(envelope))
-        self.rows["decisions"] += decision_log.fact_rows(place, fact, said_by, self.context.router)
-        self.rows["requests"] += requests.fact_rows(place, fact, said_by, self.context.router)
+        self.rows["decisions"] += decision_log.fact_rows(place, fact, said_by, router)
+        self.rows["requests"] += requests.fact_rows(place, fact, said_by, router)
+        self.rows["loads"] += loads.fact_rows(place, fact, said_by, router)
+        if not isinstance(fact, Observation):  # in a node's own subject it is nobody's word
+            self.rows["health"] += health.fact_rows(place, fact, said_by, router)
 
     def take_commit(self, place: Place, message: StoredMessage) -> None:
         """Add the rows of a commit; only the raw ones if it does not count."""
@@ -110,4 +121,5 @@ class _Draft:
         router = self.context.router
         self.rows["decisions"] += decision_log.commit_rows(place, commit, router)
         self.rows["requests"] += requests.commit_rows(place, commit, router)
+        self.rows["health"] += health.commit_rows(place, commit, router)
         self.rows["rejected"] += ledger.rejected_rows(place, commit, self.context.events_epoch)

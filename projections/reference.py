@@ -1,6 +1,8 @@
 """docs/reference/tables.md, made from the tables; `python docs/reference/tables.py` writes it."""
 
-from projections.decision_log import KINDS
+from collections.abc import Mapping
+
+from projections import decision_log, health, loads
 from projections.tables import TABLES, Table
 
 _HEAD = """\
@@ -20,9 +22,18 @@ Rows are dropped by day after `cluster.offload_decisions_retention` (default 30 
 
 def reference() -> str:
     """Return the page."""
-    kinds = "".join(f"| {kind} | {about} |\n" for kind, about in KINDS.items())
     tables = "\n".join(_section(table) for table in TABLES.values())
-    return f"{_HEAD}\n{tables}\n## Kinds of decisions\n\n| kind | who says what |\n|---|---|\n{kinds}"
+    kinds = (
+        _kinds("decisions", "who says what", decision_log.KINDS),
+        _kinds("loads", "what", loads.KINDS),
+        _kinds("health", "who says what", health.KINDS),
+    )
+    return f"{_HEAD}\n{tables}\n{chr(10).join(kinds)}"
+
+
+def _kinds(table: str, heading: str, kinds: Mapping[str, str]) -> str:
+    rows = "".join(f"| {kind} | {about} |\n" for kind, about in kinds.items())
+    return f"## Kinds of {table}\n\n| kind | {heading} |\n|---|---|\n{rows}"
 
 
 def _section(table: Table) -> str:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
+
 from adapters.clickhouse.pages import Condition, Row, Source, page
 from adapters.clickhouse.store import Store
 
@@ -12,48 +14,64 @@ BODIES_MAX: Final = 100
 DECISION_FILTERS: Final = ("owner", "helper", "kind", "reason", "request", "outcome", "link", "lease", "side")
 REQUEST_FILTERS: Final = ("owner", "helper", "request", "outcome", "model", "code")
 EVENT_FILTERS: Final = ("event", "producer")
+LOAD_FILTERS: Final = ("node", "model", "kind", "cause")
+HEALTH_FILTERS: Final = ("node", "model", "kind")
 """Columns that a caller may ask for by value."""
 
 
-def decisions(
-    store: Store, columns: Sequence[str], filters: Mapping[str, str], *, limit: int, after: str | None
-) -> tuple[list[Row], str]:
-    """Return (rows of the decision log, next cursor); `filters` by the names in DECISION_FILTERS."""
-    streams = _streams_of(filters.get("side", ""))
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """Which rows, and how many of them."""
+
+    filters: Mapping[str, str] = {}
+    """Column -> value."""
+    limit: int
+    after: str | None = None
+    """A cursor; None asks for the newest."""
+    since_ns: int = 0
+    until_ns: int = 0
+    """Stamps from and before; 0 asks for any."""
+
+
+def decisions(store: Store, columns: Sequence[str], asked: Asked) -> tuple[list[Row], str]:
+    """Return (rows of the decision log, next cursor); filters by the names in DECISION_FILTERS."""
+    streams = _streams_of(asked.filters.get("side", ""))
     source = Source(table="decisions", streams=streams, columns=_shown(columns))
-    return page(store, source, _equal(filters, DECISION_FILTERS), limit=limit, after=after)
+    return page(store, source, _conditions(asked, DECISION_FILTERS), limit=asked.limit, after=asked.after)
 
 
-def requests(
-    store: Store, columns: Sequence[str], filters: Mapping[str, str], *, limit: int, after: str | None
-) -> tuple[list[Row], str]:
-    """Return (how requests ended and where they were lent, next cursor); `filters` by the names in REQUEST_FILTERS."""
+def requests(store: Store, columns: Sequence[str], asked: Asked) -> tuple[list[Row], str]:
+    """Return (how requests ended and where they were lent, next cursor); filters by the names in REQUEST_FILTERS."""
     source = Source(table="requests", streams=("LW_LEDGER", "LW_EVENTS"), columns=_shown(columns))
-    rows, cursor = page(store, source, _equal(filters, REQUEST_FILTERS), limit=limit, after=after)
+    rows, cursor = page(store, source, _conditions(asked, REQUEST_FILTERS), limit=asked.limit, after=asked.after)
     lent = _lent(store, [row["request"] for row in rows])
     return [row | lent.get(row["request"], _NOT_LENT) for row in rows], cursor
 
 
+def loads(store: Store, columns: Sequence[str], asked: Asked) -> tuple[list[Row], str]:
+    """Return (what nodes loaded, next cursor); filters by the names in LOAD_FILTERS."""
+    source = Source(table="loads", streams=("LW_EVENTS",), columns=_shown(columns), item="0")
+    return page(store, source, _conditions(asked, LOAD_FILTERS), limit=asked.limit, after=asked.after)
+
+
+def health(store: Store, columns: Sequence[str], asked: Asked) -> tuple[list[Row], str]:
+    """Return (how nodes were, next cursor); filters by the names in HEALTH_FILTERS."""
+    source = Source(table="health", streams=("LW_LEDGER", "LW_EVENTS"), columns=_shown(columns))
+    return page(store, source, _conditions(asked, HEALTH_FILTERS), limit=asked.limit, after=asked.after)
+
+
 def events(
-    store: Store,
-    columns: Sequence[str],
-    filters: Mapping[str, str],
-    *,
-    stream: str,
-    subject: str,
-    bodies: bool,
-    limit: int,
-    after: str | None,
+    store: Store, columns: Sequence[str], asked: Asked, *, stream: str, subject: str, bodies: bool
 ) -> tuple[list[Row], str]:
     """Return (messages of one stream as they were stored, next cursor); `subject` is a prefix."""
     raw = ("subject", "headers", "body") if bodies else ("subject",)
     left_out = {"headers", "body"} - set(raw)
     shown = tuple(column for column in _shown(columns) if column not in left_out)
     source = Source(table="events", streams=(stream,), columns=shown, item="0", derived=False, raw=raw)
-    conditions = _equal(filters, EVENT_FILTERS)
+    conditions = _conditions(asked, EVENT_FILTERS)
     if subject:
         conditions.append(Condition("startsWith(subject, {subject:String})", "subject", subject))
-    return page(store, source, conditions, limit=min(limit, BODIES_MAX) if bodies else limit, after=after)
+    limit = min(asked.limit, BODIES_MAX) if bodies else asked.limit
+    return page(store, source, conditions, limit=limit, after=asked.after)
 
 
 def stats(store: Store, *, since_ns: int) -> dict[str, list[Row]]:
@@ -110,12 +128,17 @@ def _streams_of(side: str) -> tuple[str, ...]:
     return ("LW_LEDGER",) if side == "master" else ("LW_EVENTS",)
 
 
-def _equal(filters: Mapping[str, str], allowed: Sequence[str]) -> list[Condition]:
-    return [
-        Condition(f"{column} = {{f_{column}:String}}", f"f_{column}", filters[column])
+def _conditions(asked: Asked, allowed: Sequence[str]) -> list[Condition]:
+    found = [
+        Condition(f"{column} = {{f_{column}:String}}", f"f_{column}", asked.filters[column])
         for column in allowed
-        if column in filters
+        if column in asked.filters
     ]
+    if asked.since_ns:
+        found.append(Condition("at_ns >= {since_ns:UInt64}", "since_ns", asked.since_ns))
+    if asked.until_ns:
+        found.append(Condition("at_ns < {until_ns:UInt64}", "until_ns", asked.until_ns))
+    return found
 
 
 def _lent(store: Store, requests: Sequence[str]) -> dict[str, Row]:

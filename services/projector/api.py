@@ -18,7 +18,7 @@ from domain.errors import BadIdError, StoreAwayError, StoreError
 from domain.ids import model_id, node_id, request_id
 from domain.ports import Clock
 from domain.subjects import CONTROL, EVENTS, LEDGER
-from projections.decision_log import KINDS
+from projections import decision_log, health, loads
 from projections.tables import column_names
 from services.projector.health import Health
 from services.projector.projector import Projector
@@ -26,6 +26,7 @@ from services.projector.threads import in_thread
 
 _ROWS: Final = 100
 _WINDOW_S, _WINDOW_S_MAX = 3600, 3650 * 86400
+_NS_MAX: Final = (1 << 63) - 1
 _READERS: Final = 2
 _SUBJECT: Final = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 _WORD: Final = re.compile(r"[a-z0-9_.-]{1,64}")
@@ -43,6 +44,8 @@ class Api:
         self._routes: dict[str, Callable[[Parameters], Awaitable[dict[str, Any]]]] = {
             "/v1/decisions": self._decisions,
             "/v1/requests": self._requests,
+            "/v1/loads": self._loads,
+            "/v1/health": self._health_log,
             "/v1/events": self._events,
             "/v1/stats": self._stats,
         }
@@ -60,7 +63,7 @@ class Api:
             return _json(status, body, call)
         route = self._routes.get(call.path)
         if route is None:
-            raise ApiError("not_found", "served are /health, /v1/decisions, /v1/requests, /v1/events and /v1/stats")
+            raise ApiError("not_found", f"served are /health, {', '.join(self._routes)}")
         try:
             return _json(200, await route(_parameters(call)), call)
         except (BadQueryError, BadIdError) as error:
@@ -72,21 +75,33 @@ class Api:
             raise ApiError("clickhouse_refused", str(error), status=503, retry_after_s=5) from None
 
     async def _decisions(self, said: Parameters) -> dict[str, Any]:
-        limit, after = _paged(said)
-        filters = _filters(said, queries.DECISION_FILTERS)
-        _none_left(said)
-        rows, cursor = await self._ask(queries.decisions, column_names("decisions"), filters, limit=limit, after=after)
-        return {"decisions": [_shown(row) for row in rows], "next": cursor}
+        return await self._rows("decisions", queries.decisions, said, queries.DECISION_FILTERS)
 
     async def _requests(self, said: Parameters) -> dict[str, Any]:
-        limit, after = _paged(said)
-        filters = _filters(said, queries.REQUEST_FILTERS)
+        return await self._rows("requests", queries.requests, said, queries.REQUEST_FILTERS)
+
+    async def _loads(self, said: Parameters) -> dict[str, Any]:
+        return await self._rows("loads", queries.loads, said, queries.LOAD_FILTERS, kinds=loads.KINDS)
+
+    async def _health_log(self, said: Parameters) -> dict[str, Any]:
+        return await self._rows("health", queries.health, said, queries.HEALTH_FILTERS, kinds=health.KINDS)
+
+    async def _rows(
+        self,
+        table: str,
+        question: Callable[..., Any],
+        said: Parameters,
+        names: tuple[str, ...],
+        *,
+        kinds: Mapping[str, str] = decision_log.KINDS,
+    ) -> dict[str, Any]:
+        """Return a page of a table; `kinds` are those that its filter `kind` may name."""
+        asked = _asked(said, names, kinds)
         _none_left(said)
-        rows, cursor = await self._ask(queries.requests, column_names("requests"), filters, limit=limit, after=after)
-        return {"requests": [_shown(row) for row in rows], "next": cursor}
+        rows, cursor = await self._ask(question, column_names(table), asked)
+        return {table: [_shown(row) for row in rows], "next": cursor}
 
     async def _events(self, said: Parameters) -> dict[str, Any]:
-        limit, after = _paged(said)
         stream = said.pop("stream", EVENTS)
         if stream not in {EVENTS, CONTROL, LEDGER}:
             raise BadQueryError("stream", f"stream: must be {EVENTS}, {CONTROL} or {LEDGER}, got {stream[:80]!r}")
@@ -96,17 +111,10 @@ class Api:
         bodies = said.pop("bodies", "false")
         if bodies not in {"true", "false"}:
             raise BadQueryError("bodies", f"bodies: must be true or false, got {bodies[:80]!r}")
-        filters = _filters(said, queries.EVENT_FILTERS)
+        asked = _asked(said, queries.EVENT_FILTERS, {})
         _none_left(said)
         rows, cursor = await self._ask(
-            queries.events,
-            column_names("events"),
-            filters,
-            stream=stream,
-            subject=subject,
-            bodies=bodies == "true",
-            limit=limit,
-            after=after,
+            queries.events, column_names("events"), asked, stream=stream, subject=subject, bodies=bodies == "true"
         )
         return {"events": [_shown(row) for row in rows], "next": cursor}
 
@@ -136,19 +144,23 @@ def _parameters(call: Call) -> Parameters:
     return said
 
 
-def _paged(said: Parameters) -> tuple[int, str | None]:
-    return _number(said, "limit", _ROWS, PAGE_ROWS_MAX), said.pop("after", None)
+def _asked(said: Parameters, names: tuple[str, ...], kinds: Mapping[str, str]) -> queries.Asked:
+    """Take which rows are asked for from the parameters; `names` are the columns to filter by."""
+    checks = _CHECKS | {"kind": _one_of(tuple(kinds))}
+    return queries.Asked(
+        filters={name: checks[name](name, said.pop(name)) for name in names if name in said},
+        limit=_number(said, "limit", _ROWS, PAGE_ROWS_MAX),
+        after=said.pop("after", None),
+        since_ns=_number(said, "since_ns", 0, _NS_MAX, least=0),
+        until_ns=_number(said, "until_ns", 0, _NS_MAX, least=0),
+    )
 
 
-def _number(said: Parameters, name: str, default: int, maximum: int) -> int:
+def _number(said: Parameters, name: str, default: int, maximum: int, *, least: int = 1) -> int:
     text = said.pop(name, str(default))
-    if not (text.isascii() and text.isdigit() and len(text) <= 10 and 1 <= int(text) <= maximum):
-        raise BadQueryError(name, f"{name}: must be a whole number from 1 to {maximum}, got {text[:80]!r}")
+    if not (text.isascii() and text.isdigit() and len(text) <= 19 and least <= int(text) <= maximum):
+        raise BadQueryError(name, f"{name}: must be a whole number from {least} to {maximum}, got {text[:80]!r}")
     return int(text)
-
-
-def _filters(said: Parameters, names: tuple[str, ...]) -> Parameters:
-    return {name: _CHECKS[name](name, said.pop(name)) for name in names if name in said}
 
 
 def _none_left(said: Mapping[str, str]) -> None:
@@ -182,15 +194,16 @@ def _one_of(words: tuple[str, ...]) -> Callable[[str, str], str]:
     return check
 
 
-_CHECKS: Final[Mapping[str, Callable[[str, str], str]]] = {
+_CHECKS: Final[dict[str, Callable[[str, str], str]]] = {
     "owner": _node,
     "helper": _node,
     "producer": _node,
-    "kind": _one_of(tuple(KINDS)),
+    "node": _node,
     "side": _one_of(("master", "owner", "helper")),
     "reason": _pattern(_WORD),
     "outcome": _pattern(_WORD),
     "code": _pattern(_WORD),
+    "cause": _pattern(_WORD),
     "event": _pattern(_WORD),
     "link": _pattern(_HEX),
     "lease": _pattern(_HEX),

@@ -17,7 +17,7 @@ from domain.errors import BadConfigError, BrokenSetupError, DataInUseError, Stor
 from domain.subjects import EVENTS, LEDGER
 from projections.project import LAST_TABLE, Context, project
 from projections.rows import Rows
-from projections.tables import MIGRATIONS, RETAINED, TABLES, Migration, column_names
+from projections.tables import MIGRATIONS, RETAINED, SCHEMA_VERSION, TABLES, Migration, column_names
 from tests.support.facts import Ledger, Teller, finished, granted, lent, plan, verdict
 
 pytestmark = pytest.mark.real
@@ -172,14 +172,30 @@ def test_migrating_again_changes_nothing_and_a_newer_schema_is_refused(database:
 def test_a_step_whose_text_is_not_the_one_that_was_taken_is_refused(store: Store):
     other = Migration(1, "first tables", ("SELECT 1",))
     with pytest.raises(BrokenSetupError, match="must be this release's"):
-        migrate(store, (other,))
+        migrate(store, (other, *MIGRATIONS[1:]))
 
 
-def test_a_step_that_was_cut_off_before_its_entry_is_taken_again(database: Callable[[], Store]):
+@pytest.mark.parametrize("step", MIGRATIONS, ids=lambda step: step.number)
+def test_a_step_that_was_cut_off_before_its_entry_is_taken_again(database: Callable[[], Store], step: Migration):
     store = database()
-    for statement in MIGRATIONS[0].statements:
+    if step.number > 1:
+        migrate(store, MIGRATIONS[: step.number - 1])
+    for statement in step.statements:
         store.command(statement)
-    assert migrate(store, MIGRATIONS) == 1
+    assert migrate(store, MIGRATIONS) == SCHEMA_VERSION
+
+
+def test_rows_that_were_written_before_a_step_are_read_with_its_columns_afterwards(database: Callable[[], Store]):
+    store = database()
+    migrate(store, MIGRATIONS[:1])
+    store.command(
+        "INSERT INTO decisions (stream, epoch, seq, at_ns, item, kind) "
+        "SELECT 'LW_LEDGER', 1, 1, toUInt64(toUnixTimestamp(now())) * 1000000000, 0, 'plan'"
+    )
+    migrate(store, MIGRATIONS)
+    assert store.query("SELECT kind, samples, probe_in_us, faster FROM decisions") == [
+        {"kind": "plan", "samples": 0, "probe_in_us": -1, "faster": False}
+    ]
 
 
 def test_retention_is_whole_days_and_set_only_where_it_differs(store: Store):

@@ -30,6 +30,7 @@ from tests.support.facts import (
     request,
     verdict,
 )
+from tests.support.kinds import CONDITIONS, LOADS, OTHER
 from tests.support.projections import Bus, a_projector, caught_up, running
 from tests.support.waiting import until
 
@@ -111,7 +112,8 @@ async def test_health_says_how_far_each_stream_is_and_what_runs(client: Client):
         "rows_written": 0,
         "error": "",
     }
-    assert body["rows"] == {"events": 21, "decisions": 21, "requests": 5, "commits": 5, "rejected": 0}
+    rows = {"events": 21, "decisions": 21, "requests": 5, "commits": 5, "rejected": 0, "loads": 0, "health": 0}
+    assert body["rows"] == rows
     assert body["versions"]["router"] == "test"
     assert body["versions"]["clickhouse"].startswith("26.")
     assert (body["witness"]["version"], body["witness"]["digest"]) == (5, client.bus.ledger.digest)
@@ -326,3 +328,35 @@ async def test_many_readers_at_once_are_all_answered_while_rows_go_on_coming(cli
     assert {status for status, *_ in await answers} <= {200, 503}
     await caught_up(client.projector, await client.bus.ends())
     await until("an idle API", lambda: client.get("/health"))
+
+
+async def test_loads_and_health_are_read_by_node_kind_and_cause(client: Client):
+    bus = client.bus
+    await bus.tell(Teller("n2"), *LOADS, *CONDITIONS)
+    await bus.tell(Teller("n3"), LOADS[1])
+    await bus.commit(NodeHealthChanged(node=HELPER, state="stale", reason="silent"))
+    await caught_up(client.projector, await bus.ends())
+    rows, _ = await client.rows("/v1/loads", node="n2", kind="loaded")
+    assert [(row["model"], row["cause"], row["load_us"], row["displaced"]) for row in rows] == [
+        (MODEL, "borrowed", 8_000_000, OTHER)
+    ]
+    rows, cursor = await client.rows("/v1/loads", cause="restore")
+    assert [row["kind"] for row in rows] == ["restore_scheduled", "restored", "restore_cancelled"]
+    assert await client.rows("/v1/loads", after=cursor, node="n9") == ([], cursor)
+    rows, _ = await client.rows("/v1/health", node="n2", kind="changed")
+    assert [(row["state"], row["reason"]) for row in rows] == [("stale", "silent")]
+    for path, kind in (("/v1/loads", "plan"), ("/v1/health", "loaded"), ("/v1/decisions", "loaded")):
+        status, body, _ = await client.get(path, kind=kind)
+        assert (status, body["error"]["param"]) == (400, "kind"), path
+
+
+async def test_rows_of_a_time_are_those_stamped_from_its_begin_and_before_its_end(client: Client):
+    await filled(client, requests=6)
+    everything, _ = await client.rows("/v1/requests", after="")
+    since, until = everything[2]["at_ns"], everything[4]["at_ns"]
+    rows, _ = await client.rows("/v1/requests", after="", since_ns=since, until_ns=until)
+    assert [row["request"] for row in rows] == [row["request"] for row in everything[2:4]]
+    rows, _ = await client.rows("/v1/requests", since_ns=until)
+    assert [row["request"] for row in rows] == [row["request"] for row in everything[4:]]
+    status, body, _ = await client.get("/v1/requests", since_ns="yesterday")
+    assert (status, body["error"]["param"]) == (400, "since_ns")

@@ -126,7 +126,15 @@ async def test_rows_are_the_messages_of_the_bus_after_kills_of_projector_and_bus
         await asyncio.gather(service.reaches(EVENTS, 150), service.reaches(LEDGER, 25))
         health = await service.get("/health")
         assert health["status"] == "ok"
-        assert health["rows"] == {"events": 175, "decisions": 50 + 50, "requests": 50, "commits": 25, "rejected": 0}
+        assert health["rows"] == {
+            "events": 175,
+            "decisions": 50 + 50,
+            "requests": 50,
+            "commits": 25,
+            "rejected": 0,
+            "loads": 0,
+            "health": 0,
+        }
         assert health["witness"]["digest"] == ledger.digest
         decisions = (await service.get("/v1/decisions", kind="granted", limit="1000"))["decisions"]
         assert [row["version"] for row in decisions] == list(range(1, 26))

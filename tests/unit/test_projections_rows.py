@@ -243,7 +243,7 @@ def test_a_helper_says_what_its_own_request_waited_for_and_what_it_handed_back()
     assert differing(of_facts(waited, handed, node=HELPER)) == [
         {
             "side": "helper",
-            "kind": "native_waited",
+            "kind": "native_waited_behind_borrowed",
             "helper": "n2",
             "helper_model": MODEL,
             "request": request(1),
@@ -321,12 +321,19 @@ def test_a_fact_in_another_nodes_name_is_kept_but_nothing_is_made_of_it():
     assert list(projected.rows) == ["events"]
 
 
-def test_an_observation_of_the_master_is_kept_and_is_no_decision():
+def test_an_observation_of_the_master_is_no_decision_but_a_row_about_the_nodes_health():
     body = Teller("master").body(HeartbeatMissed(node=HELPER, silent_us=1))
     seen = StoredMessage(1, 1, "lw.local.obs.1.heartbeat_missed", b"", body)
     projected = project(EVENTS, 3, [seen], CONTEXT)
-    assert list(projected.rows) == ["events"]
+    assert sorted(projected.rows) == ["events", "health"]
+    assert differing(projected, "health") == [{"kind": "heartbeat_missed", "node": "n2", "silent_us": 1}]
     assert projected.unreadable == ()
+
+
+def test_an_observation_that_a_node_claims_to_have_made_is_kept_and_nothing_is_made_of_it():
+    body = Teller("n1").body(HeartbeatMissed(node=HELPER, silent_us=1))
+    claimed = StoredMessage(1, 1, "lw.local.node.n1.obs.x.heartbeat_missed", b"", body)
+    assert list(project(EVENTS, 3, [claimed], CONTEXT).rows) == ["events"]
 
 
 @pytest.mark.parametrize("number", [b"99999999999999999999999999", b"-99999999999999999999999999"])
