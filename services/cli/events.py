@@ -14,10 +14,12 @@ from domain.subjects import EVENTS
 from services.cli.history import bus_of
 from services.cli.parser import BadUsageError
 from services.cli.reach import Here, here
-from services.cli.show import Output
+from services.cli.show import Output, duration, printable
 from services.lifecycle import EXIT_OK, one_line
 
 _AGO: Final = re.compile(r"([0-9]{1,9})(s|m|h|d)")
+_NOTHING: Final[tuple[object, ...]] = ("", None, [])
+"""Values that say no more than that the field is there."""
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
@@ -95,14 +97,17 @@ def line_of(row: dict[str, Any]) -> str:
     event = row["event"] if isinstance(row["event"], dict) else {}
     data = event.get("data")
     named = data.items() if isinstance(data, dict) else ()
-    fields = " ".join(f"{name}={_short(value)}" for name, value in named if name != "event")
-    line = f"{at} {row['seq']:>7} {event.get('producer', '?'):<12} {event.get('type', 'not an event'):<22} {fields}"
-    return _printable(line)
+    fields = " ".join(_field(name, value) for name, value in named if name != "event" and value not in _NOTHING)
+    return printable(
+        f"{at} {row['seq']:>7} {event.get('producer', '?'):<12} {event.get('type', 'not an event'):<23} {fields}"
+    )
 
 
-def _printable(line: str) -> str:
-    """Return `line` with its columns, but without anything that a terminal would obey: ids come from clients."""
-    return "".join(char if char.isprintable() else "?" for char in line).rstrip()
+def _field(name: str, value: object) -> str:
+    """Return a field with its value, durations in their unit; `--json` has them as they are stored."""
+    if name.endswith("_us") and isinstance(value, int):
+        return f"{name.removesuffix('_us')}={duration(value).replace(' ', '')}"
+    return f"{name}={_short(value)}"
 
 
 def _short(value: object) -> str:

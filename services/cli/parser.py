@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from domain.errors import BadConfigError
+from services.cli.rows_arguments import add_rows
 from services.cli.simulate_arguments import add_simulate
 
 ABOUT: Final = """\
@@ -185,20 +186,7 @@ def _add_looking(add: Add) -> None:
             examples=["leaseway nodes", "leaseway nodes --json"],
         )
     )
-    decisions = _json(
-        _command(
-            add,
-            "decisions",
-            "decisions",
-            "list the newest decisions with every number behind them",
-            examples=["leaseway decisions --limit 50", "leaseway decisions --owner studio --follow"],
-        )
-    )
-    decisions.add_argument("--limit", type=number(1, 1000), default=20, metavar="N", help="rows (default: %(default)s)")
-    decisions.add_argument("--owner", default="", metavar="NODE", help="only those about this owner")
-    decisions.add_argument("--helper", default="", metavar="NODE", help="only those about this helper")
-    decisions.add_argument("--kind", default="", metavar="KIND", help="only this kind of row")
-    decisions.add_argument("--follow", action="store_true", help="go on with new ones as they come")
+    add_rows(add, _command)
     _add_streams(add)
     _command(add, "version", "version", "print the version", data=False)
 

@@ -82,6 +82,11 @@ def duration(us: int) -> str:
     return f"{us} us"
 
 
+def printable(line: str) -> str:
+    """Return `line` with its columns, but without anything that a terminal would obey: ids and reasons come from outside."""
+    return "".join(char if char.isprintable() else "?" for char in line).rstrip()
+
+
 def note(text: str) -> None:
     """Say something beside the result, on standard error."""
     sys.stderr.write(text + "\n")

@@ -7,7 +7,6 @@ import sys
 
 import pytest
 
-from services.cli.decisions import sentence
 from services.cli.main import main
 from services.cli.parser import BadUsageError, build_parser, number, subparsers_of
 from services.cli.show import Output, cell, duration
@@ -172,12 +171,3 @@ def test_the_reference_of_the_command_line_is_what_its_script_makes():
         [sys.executable, "docs/reference/cli.py", "--check"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert made.returncode == 0, made.stderr
-
-
-def test_a_decision_is_one_line_that_names_its_numbers_where_the_table_would_not_fit():
-    shown = {"at": "21:14:21.008", "kind": "plan", "pair": "studio > attic", "why": "granted", "slots": 2, "held": 1}
-    shown |= {"price": "1.25 s (owner_fallback)", "gain": "", "drain": "3.8 s > 3.01 s", "request": ""}
-    line = sentence(shown)
-    assert line == (
-        "21:14:21.008 plan studio > attic granted: slots 2, held 1, job 1.25 s (owner_fallback), drain 3.8 s > 3.01 s"
-    )

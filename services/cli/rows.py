@@ -1,0 +1,43 @@
+"""Rows of the projector as a command prints them: the newest ones in order of time, and on with what comes."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from domain.errors import UnreachableError
+from services.cli.reach import Here, get
+from services.cli.show import Row, note
+
+_POLL_S: Final = 0.5
+
+
+async def show(
+    place: Here, table: str, query: dict[str, str], show_rows: Callable[[Sequence[Row]], None], *, follow: bool
+) -> None:
+    """Give the rows of /v1/`table` that `query` asks for to `show_rows`; with `follow` go on for ever."""
+    answer = await _page(place, table, query)
+    show_rows(answer[table])
+    quiet = False
+    while follow:
+        await asyncio.sleep(_POLL_S)
+        try:
+            answer = await _page(place, table, {**query, "limit": "1000", "after": answer["next"]})
+        except UnreachableError as error:
+            if not quiet:
+                note(f"{error}; going on when it is back")
+            quiet = True
+            continue
+        quiet = False
+        if answer[table]:
+            show_rows(answer[table])
+
+
+async def _page(place: Here, table: str, query: dict[str, str]) -> dict[str, Any]:
+    answer: dict[str, Any] = await get(place, "projector", place.endpoints.projector, f"/v1/{table}", query)
+    return answer
+
+
+def clock_of(row: Row) -> str:
+    """Return a row's stamp as the local time of day."""
+    return datetime.fromtimestamp(row["at_ns"] / 1e9, UTC).astimezone().strftime("%H:%M:%S.%f")[:-3]
