@@ -6,7 +6,7 @@
 Everything here blocks; asyncio code runs it in a thread.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Self
 
@@ -21,7 +21,16 @@ from domain.control import links, nodes, overrides
 from domain.control.settings import parse_value, setting_of
 from domain.control.view import ControlView
 from domain.errors import BusError, HistoryError, PublishUnknownError
-from domain.events import LinkAdded, LinkRemoved, NodeEnrolled, NodeRetired, SettingChanged, SettingCleared
+from domain.events import (
+    LinkAdded,
+    LinkRemoved,
+    NodeEnrolled,
+    NodeRetired,
+    SettingChanged,
+    SettingCleared,
+    SettingStated,
+    SettingUnstated,
+)
 from domain.ids import ModelId, NodeId, model_id, node_id
 from domain.ports import Clock
 
@@ -119,24 +128,40 @@ class ControlDesk:
             name: parse_value(setting_of(name), value) if isinstance(value, str) else value
             for name, value in values.items()
         }
-        with _bus_errors():
-            events = self._application.act(overrides.AGGREGATE, overrides, overrides.ChangeSettings(values=read))
+        events = self._settings(overrides.ChangeSettings(values=read))
         return tuple(event for event in events if isinstance(event, SettingChanged))
 
     def set_setting(self, name: str, value: int | str) -> SettingChanged | None:
         """Return the change of one setting (see `set_settings`); None if its override has this value already."""
         return next(iter(self.set_settings({name: value})), None)
 
-    def clear_setting(self, name: str) -> SettingCleared | None:
-        """Return that the override of a setting is gone; None if there was none.
+    def clear_settings(self, names: Iterable[str]) -> tuple[SettingCleared, ...]:
+        """Return the overrides that are gone now; those that there were none of are left out.
 
         Raises:
-            BadSettingError: there is no such setting.
+            BadSettingError: there is no setting of one of these names; then nothing has changed.
             BusError: as for `add_link`.
         """
+        events = self._settings(overrides.ClearSettings(names=tuple(names)))
+        return tuple(event for event in events if isinstance(event, SettingCleared))
+
+    def clear_setting(self, name: str) -> SettingCleared | None:
+        """Return that the override of a setting is gone (see `clear_settings`); None if there was none."""
+        return next(iter(self.clear_settings((name,))), None)
+
+    def state_file(self, values: Mapping[str, int]) -> tuple[SettingStated | SettingUnstated, ...]:
+        """Return what changed by saying what the configuration file states, all of it, in the settings' own units.
+
+        Raises:
+            BadSettingError: one of them is unknown or out of range; then nothing has changed.
+            BusError: as for `add_link`.
+        """
+        events = self._settings(overrides.StateFile(values=values))
+        return tuple(event for event in events if isinstance(event, SettingStated | SettingUnstated))
+
+    def _settings(self, command: overrides.SettingCommand) -> Sequence[overrides.SettingEvent]:
         with _bus_errors():
-            events = self._application.act(overrides.AGGREGATE, overrides, overrides.ClearSettings(names=(name,)))
-        return next((event for event in events if isinstance(event, SettingCleared)), None)
+            return self._application.act(overrides.AGGREGATE, overrides, command)
 
     def view(self) -> ControlView:
         """Return everything that is decided now.
@@ -156,7 +181,7 @@ class ControlDesk:
         return self.view().links()
 
     def settings(self) -> dict[str, int]:
-        """Return what holds for every setting, by bare name: the override, else the default."""
+        """Return what holds for every setting, by bare name: the override, else the file's value, else the default."""
         return self.view().settings()
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """What the operators decided, folded from LW_CONTROL: links, nodes, settings. Nodes, gateways and the master all hold one."""
 
 from collections.abc import Mapping
-from typing import assert_never
+from typing import Literal, assert_never
 
 from domain.control.settings import PREFIX, SETTINGS, setting_of
 from domain.events.control import (
@@ -18,6 +18,8 @@ from domain.events.control import (
 from domain.ids import LinkId, ModelId, NodeId
 
 _End = tuple[NodeId, ModelId]
+Source = Literal["override", "file", "default"]
+"""Where the value of a setting comes from."""
 
 
 class ControlView:
@@ -26,19 +28,15 @@ class ControlView:
     Applying an event twice changes nothing more; of several events about one thing, the last one applied holds.
     """
 
-    def __init__(self, file_values: Mapping[str, int] | None = None) -> None:
-        """Begin without links and nodes.
-
-        `file_values` (by bare name, in the settings' units) stand in for defaults. They are one process' own: whoever must
-        decide the same as others, as the master must on replay, passes none.
-        """
-        self._file_values = dict(file_values or {})
+    def __init__(self) -> None:
+        """Begin without links and nodes, every setting at its default."""
         self._links: dict[LinkId, LinkAdded] = {}
         self._lends: dict[_End, dict[LinkId, LinkAdded]] = {}
         self._borrows: dict[_End, dict[LinkId, LinkAdded]] = {}
         self._nodes: dict[NodeId, NodeEnrolled] = {}
         self._retired: set[NodeId] = set()
         self._overrides: dict[str, int] = {}
+        self._stated: dict[str, int] = {}
 
     def apply(self, event: ControlEvent) -> None:
         """Fold one event. It never refuses: what is stored has been decided."""
@@ -60,9 +58,9 @@ class ControlView:
             case SettingCleared():
                 self._overrides.pop(event.name.removeprefix(PREFIX), None)
             case SettingStated():
-                self._file_values[event.name.removeprefix(PREFIX)] = event.value
+                self._stated[event.name.removeprefix(PREFIX)] = event.value
             case SettingUnstated():
-                self._file_values.pop(event.name.removeprefix(PREFIX), None)
+                self._stated.pop(event.name.removeprefix(PREFIX), None)
             case _:
                 assert_never(event)
 
@@ -99,14 +97,27 @@ class ControlView:
         return node in self._retired
 
     def setting(self, name: str) -> int:
-        """Return what holds for a setting, in its unit: the stored override, else the file's value, else the default.
+        """Return what holds for a setting, in its unit: the override, else what the file states, else the default.
+
+        It may change with every event: ask where the value is used, do not keep it.
 
         Raises:
             BadSettingError: there is no such setting.
         """
         setting = setting_of(name)
-        stored = self._overrides.get(setting.name)
-        return self._file_values.get(setting.name, setting.default) if stored is None else stored
+        value = self._overrides.get(setting.name)
+        if value is None:
+            value = self._stated.get(setting.name)
+        return setting.default if value is None else value
+
+    def source(self, name: str) -> Source:
+        """Return where the value of a setting comes from.
+
+        Raises:
+            BadSettingError: there is no such setting.
+        """
+        bare = setting_of(name).name
+        return "override" if bare in self._overrides else "file" if bare in self._stated else "default"
 
     def settings(self) -> dict[str, int]:
         """Return what holds for every setting, by bare name in order of name."""
@@ -116,11 +127,16 @@ class ControlView:
         """Return the stored overrides alone, in order of name."""
         return dict(sorted(self._overrides.items()))
 
+    def stated(self) -> dict[str, int]:
+        """Return what the configuration file states, in order of name."""
+        return dict(sorted(self._stated.items()))
+
     def as_events(self) -> tuple[ControlEvent, ...]:
         """Return the fewest events that make this view again: what a snapshot keeps of it."""
         return (
             *self.nodes(),
             *(NodeRetired(node=node) for node in sorted(self._retired)),
+            *(SettingStated(name=PREFIX + name, value=value) for name, value in self.stated().items()),
             *(SettingChanged(name=PREFIX + name, value=value) for name, value in self.overrides().items()),
             *self.links(),
         )

@@ -10,6 +10,7 @@ from domain.events.commit import Commit
 from domain.ids import node_id
 from services.cli.parser import BadUsageError
 from services.cli.reach import Here, here
+from services.config_file import config_path
 from services.config_rules import http_url
 from services.data_directory import held_data, holder_of, is_standalone, make_data
 from services.lifecycle import EXIT_OK
@@ -50,11 +51,13 @@ async def _with_own_bus(place: Here, parsed: argparse.Namespace) -> None:
 
 
 async def _provision(place: Here, url: str, parsed: argparse.Namespace) -> None:
+    from_file = config_path(parsed.config) is not None
     if parsed.new_generation:
-        _tell_new(await renew(place.config, url, parsed.reason.strip()))
+        _tell_new(await renew(place.config, url, parsed.reason.strip(), from_file=from_file))
         return
     nodes = {**place.endpoints.nodes, **({parsed.node: parsed.url} if parsed.node else {})}
-    _tell(await provision_bus(place.config, url, nodes, {}), place.config.data / "keys", parsed.node)
+    done = await provision_bus(place.config, url, nodes, {}, from_file=from_file)
+    _tell(done, place.config.data / "keys", parsed.node)
 
 
 def _tell_new(first: Commit) -> None:

@@ -13,13 +13,11 @@ from adapters.http.server import HttpServer
 from adapters.keys import load_credentials
 from adapters.nats.connection import Bus, connect
 from adapters.nats.enrolment import key_path
-from domain.control.settings import SETTINGS, parse_values
 from projections.project import STREAMS
 from services.config import Config
 from services.projector.api import Api
 from services.projector.health import Health
 from services.projector.projector import Projector, Setup
-from services.projector.retain import RETENTION
 
 _LOG: Final = logging.getLogger("leaseway.projector")
 NAME: Final = "projector"
@@ -51,14 +49,12 @@ async def run(config: Config, ready: Callable[[str], None], stop: asyncio.Event)
 
 def setup_of(config: Config, bus: Bus, clock: SystemClock) -> Setup:
     """Return what the projector of `config` is made of."""
-    settings = parse_values(config.cluster.settings)
     return Setup(
         cluster=config.cluster.name,
         router=router_version(),
         streams={name: bus.stream(name) for name in STREAMS},
         open_store=partial(open_store, dsn_of(config)),
         clock=clock,
-        retention_us=settings.get(RETENTION, SETTINGS[RETENTION].default),
     )
 
 

@@ -12,7 +12,6 @@ from adapters.clickhouse.migrate import migrate
 from adapters.clickhouse.notes import Notes
 from adapters.clickhouse.sink import Sink
 from adapters.clickhouse.store import Store
-from domain.control.settings import SETTINGS
 from domain.errors import BusError, StoreError
 from domain.ports import Clock, Stream
 from domain.subjects import CONTROL
@@ -21,7 +20,7 @@ from projections.tables import MIGRATIONS, RETAINED, column_names
 from services.projector.backoff import Backoff
 from services.projector.batches import BatchLimits
 from services.projector.follow import Deck, Epochs, Follower, Progress
-from services.projector.retain import RETENTION, keep_retention
+from services.projector.retain import keep_retention
 from services.projector.threads import in_thread
 
 _LOG: Final = logging.getLogger("leaseway.projector")
@@ -40,8 +39,6 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     """Opens ClickHouse; it blocks."""
     clock: Clock
     limits: BatchLimits = BatchLimits()
-    retention_us: int = SETTINGS[RETENTION].default
-    """How long rows are kept unless a stored setting says otherwise."""
 
 
 class Projector:
@@ -113,7 +110,7 @@ class Projector:
             async with asyncio.TaskGroup() as group:
                 for follower in followers:
                     group.create_task(follower.run())
-                group.create_task(keep_retention(self.store, self._setup.streams[CONTROL], self._setup.retention_us))
+                group.create_task(keep_retention(self.store, self._setup.streams[CONTROL]))
         except asyncio.CancelledError:
             await _note_all(followers)
             raise

@@ -10,9 +10,8 @@ import msgspec
 
 from adapters.clickhouse.retention import days_of, set_retention
 from adapters.clickhouse.store import Store
-from domain.control.settings import PREFIX
+from domain.control.view import ControlView
 from domain.errors import BusError, StoreError
-from domain.events import SettingChanged, SettingCleared
 from domain.events.codec import decode_control, decode_envelope
 from domain.ports import StoredMessage, Stream
 from projections.tables import RETAINED
@@ -24,37 +23,34 @@ _LOG: Final = logging.getLogger("leaseway.projector")
 RETENTION: Final = "offload_decisions_retention"
 
 
-async def keep_retention(store: Store, control: Stream, default_us: int) -> None:
+async def keep_retention(store: Store, control: Stream) -> None:
     """Follow `control`, which has no age limit, from its beginning, and keep `store` at the retention that holds."""
     backoff = Backoff()
     while True:
         try:
-            await _follow(store, control, default_us)
+            await _follow(store, control)
         except (BusError, StoreError) as error:
             _LOG.warning("retention_not_kept", extra={"why": str(error)})
         await backoff.wait()
 
 
-async def _follow(store: Store, control: Stream, default_us: int) -> None:
-    retention_us = default_us
+async def _follow(store: Store, control: Stream) -> None:
+    view = ControlView()
     at_start = (await control.bounds()).last
     if at_start == 0:
-        await _set(store, retention_us)
+        await _set(store, view.setting(RETENTION))
     async with aclosing(batches(control.read(after=0), BatchLimits())) as pieces:
         async for batch in pieces:
-            retention_us = retention_after(retention_us, batch, default_us)
+            fold(view, batch)
             if batch[-1].seq >= at_start:
-                await _set(store, retention_us)
+                await _set(store, view.setting(RETENTION))
 
 
-def retention_after(retention_us: int, batch: Sequence[StoredMessage], default_us: int) -> int:
-    """Return the retention in microseconds after the control events of `batch`."""
+def fold(view: ControlView, batch: Sequence[StoredMessage]) -> None:
+    """Apply the control events of `batch`; what is none is left out."""
     for message in batch:
         with contextlib.suppress(msgspec.DecodeError):
-            event = decode_control(decode_envelope(message.body).data)
-            if isinstance(event, SettingChanged | SettingCleared) and event.name.removeprefix(PREFIX) == RETENTION:
-                retention_us = event.value if isinstance(event, SettingChanged) else default_us
-    return retention_us
+            view.apply(decode_control(decode_envelope(message.body).data))
 
 
 async def _set(store: Store, retention_us: int) -> None:

@@ -80,7 +80,7 @@ class Standalone:
                         group.create_task(self._start_one(child))
                 if what == "nats-server":
                     progress("provisioning")
-                    await provision_all(self.config, self.endpoints)
+                    await provision_all(self.config, self.endpoints, from_file=self._config_path is not None)
                     write_endpoints(self.config.data, self.endpoints)  # the master looks there for the archive
         except BaseException:
             await self.stop(grace_s=KILL_S)

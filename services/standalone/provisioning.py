@@ -1,6 +1,7 @@
 """Provisioning as `leaseway up` and `leaseway provision` do it: the bus made ready, then its nodes enrolled in the history."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,30 +18,41 @@ from adapters.nats.control import ControlDesk
 from adapters.nats.layout import IRREPLACEABLE
 from adapters.nats.preflight import preflight, require_sound
 from adapters.nats.provision import Provisioned, provision
+from domain.control.settings import parse_values
 from domain.errors import HistoryError, HistoryLostError
 from domain.events.commit import Commit
+from domain.events.control import SettingStated
 from domain.ids import NodeId
 from domain.subjects import CONTROL, EVENTS, LEDGER, ledger_subject
 from services.config import Config, preflight_file
 from services.data_directory import Endpoints
 from services.standalone.bus import BusChild
 
+_LOG: Final = logging.getLogger("leaseway.provision")
 GATEWAY: Final = "main"
 """Id of the one gateway of a standalone cluster."""
 _STOP_S: Final = 10.0
 
 
-async def provision_all(config: Config, endpoints: Endpoints) -> Provisioned:
-    """Make the bus of a standalone cluster what it must be, and enrol its nodes."""
-    return await provision_bus(config, endpoints.nats, endpoints.nodes, {GATEWAY: endpoints.gateway})
+async def provision_all(config: Config, endpoints: Endpoints, *, from_file: bool) -> Provisioned:
+    """Make the bus of a standalone cluster what it must be, enrol its nodes and state the file's settings, if there is a file."""
+    gateways = {GATEWAY: endpoints.gateway}
+    return await provision_bus(config, endpoints.nats, endpoints.nodes, gateways, from_file=from_file)
 
 
 async def provision_bus(
-    config: Config, url: str, nodes: Mapping[str, str], gateways: Mapping[str, str], *, recreate: Collection[str] = ()
+    config: Config,
+    url: str,
+    nodes: Mapping[str, str],
+    gateways: Mapping[str, str],
+    *,
+    from_file: bool,
+    recreate: Collection[str] = (),
 ) -> Provisioned:
     """Make keys, streams and consumers, look whether the bus is sound, and state who is enrolled (id -> url).
 
-    `recreate`: streams that may be made anew although they have been there before.
+    `from_file`: `config` was read from a file, whose `[cluster.settings]` are stated to the whole cluster; without a file
+    what was stated before stays. `recreate`: streams that may be made anew although they have been there before.
 
     Raises:
         HistoryLostError: a stream that has been there is gone.
@@ -65,13 +77,17 @@ async def provision_bus(
     report = await preflight(config.data, url, config.cluster.name, durability)
     preflight_file(config.data).write_bytes(msgspec.json.encode(report))  # the master shows it on /health
     require_sound(report)
-    await asyncio.to_thread(_enrol, config, url, done)
+    await asyncio.to_thread(_state, config, url, done, from_file=from_file)
     return done
 
 
-def _enrol(config: Config, url: str, done: Provisioned) -> None:
-    """State every node that is new, or has another key or url than before."""
+def _state(config: Config, url: str, done: Provisioned, *, from_file: bool) -> None:
+    """State the file's settings and every node, as far as they are new or not what they were before."""
     with ControlDesk(url, load_credentials(config.data / "keys" / "operator.json"), config.cluster.name) as desk:
+        if from_file:
+            for event in desk.state_file(parse_values(config.cluster.settings)):
+                value = event.value if isinstance(event, SettingStated) else None
+                _LOG.info("setting_stated", extra={"setting": event.name, "value": value})
         for member in done.nodes:
             desk.enroll_node(NodeId(member.name), member.public_key, member.url)
 
@@ -81,13 +97,13 @@ def checkpoint(data: Path) -> Path:
     return data / "checkpoint.json"
 
 
-async def renew(config: Config, url: str, reason: str) -> Commit:
+async def renew(config: Config, url: str, reason: str, *, from_file: bool) -> Commit:
     """Begin a new generation of the ledger for `reason`, whatever is missing made anew; return its first commit.
 
     Raises:
         LeasewayError: the bus cannot be reached, or a master committed meanwhile.
     """
-    await provision_bus(config, url, {}, {}, recreate=IRREPLACEABLE)
+    await provision_bus(config, url, {}, {}, from_file=from_file, recreate=IRREPLACEABLE)
     bus = await connect(url, load_credentials(config.data / "keys" / "master.json"), name="provision")
     try:
         streams = Streams(bus.stream(EVENTS), bus.stream(CONTROL), bus.stream(LEDGER))

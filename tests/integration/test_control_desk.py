@@ -12,7 +12,17 @@ from adapters.nats.control import ControlDesk
 from adapters.nats.eventsourcing.control_application import ATTEMPTS, ControlApplication
 from domain.control import links
 from domain.errors import BadLinkError, BadNodeError, BadSettingError, BusError, HistoryError, WrongLastSequenceError
-from domain.events import LinkAdded, LinkRemoved, ModelInfo, NodeEnrolled, NodeRetired, SettingChanged, SettingCleared
+from domain.events import (
+    LinkAdded,
+    LinkRemoved,
+    ModelInfo,
+    NodeEnrolled,
+    NodeRetired,
+    SettingChanged,
+    SettingCleared,
+    SettingStated,
+    SettingUnstated,
+)
 from domain.events.codec import decode_control, decode_envelope
 from domain.ids import ModelId, NodeId, link_id
 from domain.subjects import control_aggregate, control_subject
@@ -89,6 +99,27 @@ async def test_settings_change_together_or_not_at_all(desk, nats_server):
     settings = await ask(desk.settings)
     assert (settings["offload_probe_idle"], settings["offload_streams"]) == (90_000_000, 1)
     assert len(await stored(nats_server)) == 2
+
+
+async def test_the_file_is_stated_whole_and_only_where_it_differs(desk, nats_server):
+    first = await ask(desk.state_file, {"offload_probe_idle": 7, "offload_streams": 0})
+    assert first == (
+        SettingStated(name="cluster.offload_probe_idle", value=7),
+        SettingStated(name="cluster.offload_streams", value=0),
+    )
+    assert await ask(desk.state_file, {"offload_probe_idle": 7, "offload_streams": 0}) == ()
+    with pytest.raises(BadSettingError):
+        await ask(desk.state_file, {"scheduling_backend_depth": 65})
+    await ask(desk.set_setting, "offload_streams", "on")
+    assert await ask(desk.state_file, {"offload_streams": 0}) == (SettingUnstated(name="cluster.offload_probe_idle"),)
+    view = await ask(desk.view)
+    assert (view.setting("offload_streams"), view.source("offload_streams")) == (1, "override")
+    assert (view.setting("offload_probe_idle"), view.source("offload_probe_idle")) == (5_000_000, "default")
+    assert await ask(desk.clear_settings, ["offload_streams", "offload_probe_idle"]) == (
+        SettingCleared(name="cluster.offload_streams"),
+    )
+    assert (await ask(desk.view)).setting("offload_streams") == 0
+    assert len(await stored(nats_server)) == 5
 
 
 async def test_a_cleared_setting_falls_back(desk):

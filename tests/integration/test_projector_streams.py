@@ -12,7 +12,7 @@ from adapters.clickhouse.store import Store, open_store
 from adapters.clock import SystemClock
 from adapters.memory.stream import MemoryStream
 from domain.errors import BadConfigError, BusError
-from domain.events import RequestOrphaned, SettingChanged, SettingCleared
+from domain.events import RequestOrphaned, SettingChanged, SettingCleared, SettingStated
 from domain.ports import Bounds
 from domain.subjects import CONTROL, EVENTS, LEDGER
 from services.projector.batches import BatchLimits, batches
@@ -183,6 +183,8 @@ async def test_operators_set_the_retention_and_a_restart_keeps_it(database: Open
         assert retention() == {"7"}
         await bus[CONTROL].publish(*control(SettingCleared(name=RETENTION)))
         await until("thirty days", lambda: retention() == {"30"})
+        await bus[CONTROL].publish(*control(SettingStated(name=RETENTION, value=9 * DAY_US)))
+        await until("nine days, as the file states", lambda: retention() == {"9"})
 
 
 async def test_tables_of_another_cluster_are_refused_for_good(store: Store, database: OpenStore):

@@ -29,6 +29,7 @@ COMMANDS = st.one_of(
     ),
     st.builds(nodes.RetireNode, node=NODES),
     st.builds(overrides.ChangeSettings, values=st.dictionaries(NAMES, st.integers(-1, 70_000_000), max_size=3)),
+    st.builds(overrides.StateFile, values=st.dictionaries(NAMES, st.integers(-1, 70_000_000), max_size=3)),
     st.builds(overrides.ClearSettings, names=st.lists(NAMES, max_size=3).map(tuple)),
 )
 
@@ -82,7 +83,9 @@ def test_the_view_is_what_the_aggregates_say_and_a_refusal_changes_nothing(comma
         except CallerError:
             assert cluster.view.as_events() == before
     stored = dict(cluster.states)
-    assert cluster.view.overrides() == dict(sorted(stored.pop("settings", {}).items()))
+    settings_stored = stored.pop("settings", overrides.INITIAL)
+    assert cluster.view.overrides() == dict(sorted(settings_stored.overrides.items()))
+    assert cluster.view.stated() == dict(sorted(settings_stored.stated.items()))
     standing = [state for state in stored.values() if state is not None]
     assert set(cluster.view.links()) == {state for state in standing if not isinstance(state, nodes.NodeState)}
     enrolled = {state.enrolled for state in standing if isinstance(state, nodes.NodeState)} - {None}

@@ -3,10 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from domain.control.overrides import INITIAL, ChangeSettings, ClearSettings, decide, evolve
+from domain.control.overrides import INITIAL, ChangeSettings, ClearSettings, StateFile, Stored, decide, evolve
 from domain.control.settings import SETTINGS, checked_value, parse_value, parse_values, setting_of, show_value
 from domain.errors import BadSettingError
-from domain.events import SettingChanged, SettingCleared
+from domain.events import SettingChanged, SettingCleared, SettingStated, SettingUnstated
 
 DEPTH, IDLE = SETTINGS["scheduling_backend_depth"], SETTINGS["offload_probe_idle"]
 STREAMS = SETTINGS["offload_streams"]
@@ -18,6 +18,10 @@ def given(*events):
 
 def changed(name, value):
     return SettingChanged(name=f"cluster.{name}", value=value)
+
+
+def stated(name, value):
+    return SettingStated(name=f"cluster.{name}", value=value)
 
 
 def test_every_default_is_the_contracts():
@@ -73,8 +77,44 @@ def test_a_cleared_override_is_gone_and_clearing_it_again_is_nothing():
     assert decide(clear, given(*history, cleared)) == []
 
 
+def test_what_the_file_states_replaces_what_it_stated_before_in_order_of_name():
+    before = [stated("offload_probe_idle", 7), stated("offload_streams", 0), stated("scheduling_backend_depth", 3)]
+    when = StateFile(
+        values={"cluster.scheduling_backend_depth": 4, "offload_lease_ttl": 9_000_000, "offload_streams": 0}
+    )
+    then = decide(when, given(*before))
+    assert then == [
+        stated("offload_lease_ttl", 9_000_000),
+        SettingUnstated(name="cluster.offload_probe_idle"),
+        stated("scheduling_backend_depth", 4),
+    ]
+    assert decide(when, given(*before, *then)) == []
+
+
+def test_a_file_with_one_bad_value_states_nothing():
+    for bad in ({"offload_probe_idle": 7, "scheduling_backend_depth": 65}, {"offload_probe_idle": 7, "nope": 1}):
+        with pytest.raises(BadSettingError):
+            decide(StateFile(values=bad), given())
+
+
+def test_the_file_and_the_operators_do_not_take_each_others_values_away():
+    both = given(stated("offload_streams", 0), changed("offload_streams", 1))
+    assert both == Stored(overrides={"offload_streams": 1}, stated={"offload_streams": 0})
+    assert decide(ClearSettings(names=("offload_streams",)), both) == [SettingCleared(name="cluster.offload_streams")]
+    assert decide(StateFile(values={}), both) == [SettingUnstated(name="cluster.offload_streams")]
+
+
+def test_a_name_of_an_older_release_is_stated_no_more():
+    assert decide(StateFile(values={}), given(stated("older", 1))) == [SettingUnstated(name="cluster.older")]
+
+
+def test_clearing_with_one_unknown_name_clears_nothing():
+    with pytest.raises(BadSettingError, match="'nope': unknown"):
+        decide(ClearSettings(names=("offload_probe_idle", "nope")), given(changed("offload_probe_idle", 7)))
+
+
 def test_an_unknown_name_is_refused_and_the_known_ones_listed():
-    for command in (ChangeSettings(values={"nope": 1}), ClearSettings(names=("nope",))):
+    for command in (ChangeSettings(values={"nope": 1}), ClearSettings(names=("nope",)), StateFile(values={"nope": 1})):
         with pytest.raises(BadSettingError, match="'nope': unknown; known are offload_decisions_retention"):
             decide(command, given())
 
@@ -132,8 +172,10 @@ def test_a_files_settings_are_read_all_or_none():
 
 
 def test_a_stored_name_is_the_full_one_and_a_bare_one_means_the_same():
-    assert given(SettingChanged(name="cluster.offload_streams", value=0)) == {"offload_streams": 0}
-    assert given(changed("offload_streams", 0), SettingCleared(name="offload_streams")) == {}
+    assert given(changed("offload_streams", 0)) == Stored(overrides={"offload_streams": 0})
+    assert given(changed("offload_streams", 0), SettingCleared(name="offload_streams")) == Stored()
+    assert given(stated("offload_streams", 0)) == Stored(stated={"offload_streams": 0})
+    assert given(stated("offload_streams", 0), SettingUnstated(name="offload_streams")) == Stored()
 
 
 def test_a_setting_is_found_with_or_without_its_prefix():

@@ -2,7 +2,16 @@ import pytest
 
 from domain.control.view import ControlView
 from domain.errors import BadSettingError
-from domain.events import LinkAdded, LinkRemoved, NodeEnrolled, NodeRetired, SettingChanged, SettingCleared
+from domain.events import (
+    LinkAdded,
+    LinkRemoved,
+    NodeEnrolled,
+    NodeRetired,
+    SettingChanged,
+    SettingCleared,
+    SettingStated,
+    SettingUnstated,
+)
 from domain.ids import ModelId, NodeId, link_id
 
 A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
@@ -19,8 +28,8 @@ def enrolled(node, url="http://n:1"):
     return NodeEnrolled(node=node, public_key="U" + "A" * 55, url=url)
 
 
-def view_of(*events, file_values=None):
-    view = ControlView(file_values)
+def view_of(*events):
+    view = ControlView()
     for event in events:
         view.apply(event)
     return view
@@ -65,6 +74,7 @@ def test_a_link_added_again_replaces_the_older_one():
 def test_an_event_applied_twice_changes_nothing_more():
     events = [added(A, B), enrolled(A), SettingChanged(name="cluster.offload_streams", value=0), NodeRetired(node=B)]
     events += [
+        SettingStated(name="cluster.offload_streams", value=1),
         LinkRemoved(link=added(A, B).link, owner=A, owner_model=M),
         SettingCleared(name="cluster.offload_streams"),
     ]
@@ -83,11 +93,26 @@ def test_a_retired_node_is_no_node_until_it_is_enrolled_again():
 
 
 def test_a_setting_is_the_override_else_the_files_value_else_the_default():
-    view = view_of(SettingChanged(name="cluster.offload_probe_idle", value=7), file_values={"offload_probe_idle": 9})
-    assert view.setting("cluster.offload_probe_idle") == 7
-    view.apply(SettingCleared(name="cluster.offload_probe_idle"))
-    assert view.setting("offload_probe_idle") == 9
-    assert ControlView().setting("offload_probe_idle") == 5_000_000
+    name = "cluster.offload_probe_idle"
+    view, seen = ControlView(), []
+    for event in (
+        SettingStated(name=name, value=9),
+        SettingChanged(name=name, value=7),
+        SettingStated(name=name, value=8),
+        SettingCleared(name=name),
+        SettingUnstated(name=name),
+    ):
+        view.apply(event)
+        seen.append((view.setting(name), view.setting("offload_probe_idle"), view.source(name)))
+    assert [(value, source) for value, _, source in seen] == [
+        (9, "file"),
+        (7, "override"),
+        (7, "override"),
+        (8, "file"),
+        (5_000_000, "default"),
+    ]
+    assert all(full == bare for full, bare, _ in seen)
+    assert view_of(SettingChanged(name=name, value=0)).setting(name) == 0
 
 
 def test_all_settings_come_in_order_of_name_and_an_unknown_stored_one_is_kept_apart():
@@ -95,14 +120,18 @@ def test_all_settings_come_in_order_of_name_and_an_unknown_stored_one_is_kept_ap
     assert list(view.settings()) == sorted(view.settings())
     assert "older" not in view.settings()
     assert view.overrides() == {"older": 1}
-    with pytest.raises(BadSettingError):
-        view.setting("older")
+    for ask in (view.setting, view.source):
+        with pytest.raises(BadSettingError):
+            ask("older")
 
 
 def test_a_view_made_of_its_own_events_is_the_same_view():
     view = view_of(added(A, B), added(B, A), enrolled(A), enrolled(B), NodeRetired(node=B))
     view.apply(SettingChanged(name="cluster.offload_streams", value=0))
+    view.apply(SettingStated(name="cluster.offload_streams", value=1))
+    view.apply(SettingStated(name="cluster.offload_probe_idle", value=3))
     again = view_of(*view.as_events())
     assert again.as_events() == view.as_events()
     assert again.is_retired(B)
-    assert again.setting("offload_streams") == 0
+    assert (again.setting("offload_streams"), again.setting("offload_probe_idle")) == (0, 3)
+    assert again.stated() == {"offload_probe_idle": 3, "offload_streams": 1}
