@@ -9,9 +9,9 @@ import heapq
 import msgspec
 
 from domain.actions import AcceptBorrow, CancelEngine, Dispatch, Output, RefuseBorrow
-from domain.events import BorrowAccepted, BorrowBusy, BorrowFinished, BorrowReturned, BorrowStarted
+from domain.events import BorrowAccepted, BorrowBusy, BorrowFinished, BorrowReturned, BorrowStarted, StillRunning
 from domain.events.status import OpenRequest
-from domain.ids import ModelId, RequestId
+from domain.ids import LinkId, ModelId, RequestId
 from domain.inputs import BorrowOffer, EngineResult, RuntimeConfig
 from domain.pipe import Left
 
@@ -28,6 +28,8 @@ class Borrowed(msgspec.Struct, kw_only=True, eq=False):
     """Its body is here."""
     gone: bool = False
     """Its owner left while it was in the engine."""
+    load_us: int = 0
+    """What loading the model for it took."""
 
 
 class HelperDesk:
@@ -49,12 +51,18 @@ class HelperDesk:
         """How many accepted requests have not started."""
         return len(self._waiting)
 
-    def offer(
-        self, offer: BorrowOffer, now_us: int, out: list[Output], *, depth: int, in_engine: int, closed: str
-    ) -> None:
-        """Accept or refuse a lend whose headers came.
+    @property
+    def wants_restore(self) -> bool:
+        """Whether a waiting request came over a link that wants back what is driven out for it."""
+        return any(borrowed.offer.restore for borrowed in self._waiting.values())
 
-        `closed`: why the node takes no borrowed work now (own_work, draining, engine_down); empty if it does.
+    def offer(
+        self, offer: BorrowOffer, now_us: int, out: list[Output], *, depth: int, here: int, in_engine: int, closed: str
+    ) -> bool:
+        """Accept or refuse a lend whose headers came; tell whether it was accepted.
+
+        `here`: borrowed requests of all models that share the engine. `closed`: why none is taken now (own_work, draining,
+        engine_down, restoring, load_needed, load_failed); empty if it is.
         """
         self._forget_started(now_us)
         request = offer.request
@@ -65,7 +73,7 @@ class HelperDesk:
             self._hand_back(offer, "no_live_lease", 403, out, after_arrival=False)
         elif closed:
             self._hand_back(offer, closed, 409, out, after_arrival=False)
-        elif len(self) >= depth or self._out_of(offer) >= offer.slots:
+        elif here >= depth or self._out_of(offer) >= offer.slots:
             out.append(
                 BorrowBusy(
                     request=request,
@@ -73,7 +81,7 @@ class HelperDesk:
                     owner=offer.owner,
                     link=offer.link,
                     lease=offer.lease,
-                    borrowed=len(self),
+                    borrowed=here,
                     depth=depth,
                 )
             )
@@ -92,6 +100,8 @@ class HelperDesk:
                 )
             )
             out.append(AcceptBorrow(request=request, position=position))
+            return True
+        return False
 
     def body(self, request: RequestId) -> None:
         """The body of `request` is whole; an echo of one that left changes nothing."""
@@ -99,25 +109,38 @@ class HelperDesk:
         if borrowed is not None:
             borrowed.whole = True
 
-    def next_ready(self) -> RequestId | None:
+    def next_ready(self) -> Borrowed | None:
         """Return the first accepted request whose body is here; None if there is none."""
-        return next((request for request, borrowed in self._waiting.items() if borrowed.whole), None)
+        return next((borrowed for borrowed in self._waiting.values() if borrowed.whole), None)
 
-    def start(self, request: RequestId, now_us: int, out: list[Output]) -> None:
-        """Let `request` claim the runtime."""
-        borrowed = self._running[request] = self._waiting.pop(request)
-        borrowed.since_us = now_us
+    def start(self, borrowed: Borrowed, load_us: int, now_us: int, out: list[Output]) -> None:
+        """Let a waiting request claim the runtime; `load_us`: what loading the model for it took."""
         offer = borrowed.offer
+        request = offer.request
+        self._running[request] = self._waiting.pop(request)
+        borrowed.since_us, borrowed.load_us = now_us, load_us
         self._started.add(request)
         heapq.heappush(self._void, (now_us + offer.remaining_us, request))
         out.append(
-            BorrowStarted(request=request, model=self._model, owner=offer.owner, link=offer.link, lease=offer.lease)
+            BorrowStarted(
+                request=request,
+                model=self._model,
+                owner=offer.owner,
+                link=offer.link,
+                lease=offer.lease,
+                load_us=load_us,
+            )
         )
         out.append(Dispatch(request=request, borrowed=True))
 
-    def hand_back_unstarted(self, reason: str, out: list[Output]) -> None:
-        """Hand back every accepted request that has not started: own work came, the engine died, or the node drains."""
-        for borrowed in list(self._waiting.values()):
+    def hand_back_unstarted(self, reason: str, out: list[Output], *, loadable: bool = True) -> None:
+        """Hand back every accepted request that has not started: own work came, the engine died, or the node drains.
+
+        Without `loadable` only those whose link does not let the model be loaded for them.
+        """
+        if not self._waiting:
+            return
+        for borrowed in [one for one in self._waiting.values() if loadable or not one.offer.may_load]:
             del self._waiting[borrowed.offer.request]
             self._hand_back(borrowed.offer, reason, 409, out, after_arrival=True)
 
@@ -146,6 +169,7 @@ class HelperDesk:
                 lease=offer.lease,
                 work=offer.work,
                 service_us=left.service_us,
+                load_us=borrowed.load_us,
                 status=result.status if answered else _NO_ANSWER,
                 ok=answered and result.status < 400 and not borrowed.gone,
             )
@@ -156,6 +180,22 @@ class HelperDesk:
         if not self._running[request].gone:  # else it is cancelled already
             out.append(CancelEngine(request=request))
         self.finished(request, EngineResult(status=0, complete=False), left, out)
+
+    def still_running(self, link: LinkId, now_us: int, out: list[Output]) -> None:
+        """Answer a stall check of `link`: state what of it waits or runs here, and since when."""
+        for borrowed in (*self._running.values(), *self._waiting.values()):
+            offer = borrowed.offer
+            if offer.link == link:
+                out.append(
+                    StillRunning(
+                        request=offer.request,
+                        model=self._model,
+                        owner=offer.owner,
+                        link=link,
+                        lease=offer.lease,
+                        running_us=now_us - borrowed.since_us,
+                    )
+                )
 
     def snapshot(self, now_us: int) -> tuple[OpenRequest, ...]:
         """Return what is here: running first, then waiting, each in order."""

@@ -72,10 +72,10 @@ class OwnerQueue:
             )
         )
 
-    def arrive(self, new: NewRequest, now_us: int, *, behind: int) -> OwnRequest:
+    def arrive(self, new: NewRequest, now_us: int, *, behind: int, behind_load: bool) -> OwnRequest:
         """Take custody of `new`. It has no place yet: `start` or `hold` it next.
 
-        `behind`: borrowed requests inside the engine.
+        `behind`: borrowed requests inside the engine. `behind_load`: a model is being loaded for borrowed work.
         """
         assert new.request not in self._requests, f"request {new.request}: came twice"
         why = _not_lendable(new, self._config)
@@ -88,6 +88,7 @@ class OwnerQueue:
             lendable=not why,
             not_lendable=why,
             behind=behind,
+            behind_load=behind_load,
         )
         self._requests[new.request] = request
         return request
@@ -119,8 +120,9 @@ class OwnerQueue:
         """The engine's service of `request` begins now."""
         own = self._requests[request]
         own.began_us = now_us
-        if own.behind and now_us > own.arrived_us and self.enrolled:
+        if (own.behind or own.behind_load) and now_us > own.arrived_us and self.enrolled:
             self._say(self._facts.native_waited(own), now_us, out)
+            own.behind, own.behind_load = 0, False  # said once, also if the engine turns out not to have begun
 
     def engine_finished(
         self, request: RequestId, result: EngineResult, left: Left, now_us: int, out: list[Output]
@@ -252,6 +254,24 @@ class OwnerQueue:
         out.append(CancelLend(request=request, lease=lease))
         self._say(self._facts.cut_off(own, link, lease, "client_gone", may_have_run=True), now_us, out)
         self._end(own, self._facts.cancelled(own, 0, "lent", now_us), now_us, out)
+
+    def refuse_held(self, why: str, now_us: int, out: list[Output]) -> None:
+        """Refuse all that is held, since its model cannot be loaded: 503 model_unavailable (502 if a helper may have run it)."""
+        while (own := self._held.first()) is not None:
+            self._held.remove(own)
+            if own.may_have_run:
+                self._fail(own, 0, "engine_failed", now_us, out)
+                continue
+            self._end(own, self._facts.failed(own, 0, 503, "load_failed", now_us), now_us, out)
+            out.append(
+                Refuse(
+                    request=own.new.request,
+                    status=503,
+                    code="model_unavailable",
+                    message=f"model {self._config.model}: {why}",
+                    retry_after_s=30,
+                )
+            )
 
     def expire(self, now_us: int, out: list[Output]) -> None:
         """End the leases and the held requests whose time is over."""

@@ -30,6 +30,8 @@ class OwnRequest(msgspec.Struct, kw_only=True, eq=False):
     """Its client left while it was in the engine; the engine's end makes it terminal."""
     behind: int = 0
     """Borrowed requests inside the engine when it arrived."""
+    behind_load: bool = False
+    """A model was being loaded for borrowed work when it arrived."""
     began_us: int | None = None
     """When its service in the own engine began."""
     link: LinkId | None = None
