@@ -15,7 +15,7 @@ wrong estimates, crashes. Nothing is started, no port is used, and a seed gives 
 The drain ratio is the time until the last answer, divided by what a clairvoyant scheduler could do: 1 is perfect.
 
 suites: drain (21 scenarios), grid (180 bursts), fallback (helpers of unknown speed), errors (wrong estimates),
-        faults (crash, hang, flap, black hole)
+        faults (crashes, hangs, flapping, black holes, of owners and helpers)
 policies: none, round_robin, jsq, power_of_two, least_work, ect, steal, seed, seed_single, seed_probe, seed_multi,
           water, water_pending, and ours: the product's own master and nodes, in the scenarios that they can run"""
 _EXAMPLES: Final = (

@@ -16,6 +16,8 @@ from services.simulator.traffic import find_trace
 
 SHIPPED: Final = Path(__file__).parent / "scenarios"
 _SWEEPS: Final = ("errors", "fallback", "grid")
+_FAULTS: Final = "faults_"
+"""What the names of scenarios begin with that are in no suite but `faults`."""
 HELD_OUT: Final = range(1000, 1020)
 
 
@@ -28,7 +30,19 @@ class Suite(msgspec.Struct, frozen=True):
 
 
 def _drain_names() -> tuple[str, ...]:
-    return tuple(sorted(path.stem for path in SHIPPED.glob("*.toml") if path.stem not in _SWEEPS))
+    names = (path.stem for path in SHIPPED.glob("*.toml") if path.stem not in _SWEEPS)
+    return tuple(sorted(name for name in names if not name.startswith(_FAULTS)))
+
+
+def _fault_names() -> tuple[str, ...]:
+    """Return those of `drain` that are about faults, and all that are about nothing else."""
+    return (
+        "k_b50_crash",
+        "l_b50_hang",
+        "m_b50_flap",
+        "u_b50_blackhole",
+        *sorted(p.stem for p in SHIPPED.glob(f"{_FAULTS}*.toml")),
+    )
 
 
 SUITES: Final = {
@@ -37,8 +51,8 @@ SUITES: Final = {
     "fallback": Suite("helpers of unknown speed, priced with the owner's fit", ("fallback",), range(30)),
     "errors": Suite("wrong estimates of service and load times, with and without learning", ("errors",), range(30)),
     "faults": Suite(
-        "a crash, a hang, a flapping node, a black hole",
-        ("k_b50_crash", "l_b50_hang", "m_b50_flap", "u_b50_blackhole"),
+        "crashes and hangs of owners, helpers, while loading, of all in turn; a flapping node, black holes",
+        _fault_names(),
         HELD_OUT,
     ),
 }
