@@ -34,8 +34,8 @@ def run(parsed: argparse.Namespace) -> int:
     cells, what = _cells(parsed)
     seeds: Sequence[int] = parsed.seeds or (SUITES[parsed.suite].seeds if parsed.suite else HELD_OUT)
     for path in (parsed.json, parsed.html):
-        _check_writable(path)
-    with _progress() as step:
+        check_writable(path)
+    with progress() as step:
         results = run_all(
             cells,
             seeds,
@@ -63,14 +63,14 @@ def _cells(parsed: argparse.Namespace) -> tuple[list[Cell], str]:
     return [cell for file in parsed.scenario for cell in scenario_cells(file)], ", ".join(parsed.scenario)
 
 
-def _check_writable(path: Path | None) -> None:
+def check_writable(path: Path | None) -> None:
     """Refuse before the work, not after it."""
     if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
         raise BadConfigError(f"{path}: cannot be written: there is no such folder, or it is one")
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[int, int], None] | None]:
+def progress() -> Iterator[Callable[[int, int], None] | None]:
     """Show a bar on standard error, if a person looks at it."""
     if not sys.stderr.isatty():
         yield None

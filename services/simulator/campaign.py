@@ -3,6 +3,7 @@
 import multiprocessing
 import signal
 from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -12,6 +13,16 @@ from services.simulator.drivers import driver
 from services.simulator.model.bounds import mean_bound_s
 from services.simulator.model.measures import Measures
 from services.simulator.model.reference import reference_s
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Runs(Protocol[T_co]):
+    """A task that another process can do: it is sent there whole."""
+
+    def run(self) -> T_co:
+        """Return what it comes to."""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,20 +96,25 @@ def run_all(
         for seed in seeds
     ]
     results: list[Result] = []
-    for done, part in enumerate(_each(tasks, jobs), 1):
+    for done, part in enumerate(each(tasks, jobs), 1):
         results += part
         if step is not None:
             step(done, len(tasks))
     return results
 
 
-def _each(tasks: Sequence[Task], jobs: int) -> Iterator[list[Result]]:
+def each(tasks: Sequence[Runs[T]], jobs: int) -> Iterator[T]:
+    """Yield what each task comes to, in order, from as many processes as `jobs` says."""
     if jobs == 1 or len(tasks) == 1:
-        yield from map(Task.run, tasks)
+        yield from map(_run, tasks)
         return
     # spawned, not forked: the parent has a thread that draws the progress bar
     with multiprocessing.get_context("spawn").Pool(min(jobs, len(tasks)), _leave_interrupts) as pool:
-        yield from pool.imap(Task.run, tasks, chunksize=max(1, min(8, len(tasks) // (4 * jobs))))
+        yield from pool.imap(_run, tasks, chunksize=max(1, min(8, len(tasks) // (4 * jobs))))
+
+
+def _run(task: Runs[T]) -> T:
+    return task.run()
 
 
 def _leave_interrupts() -> None:

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple, Protocol
 
 from services.simulator.curves import Curves, Recorder
 from services.simulator.model.measures import Measures, measure
+from services.simulator.model.parts import Job
 from services.simulator.model.policies.registry import POLICIES, check, policy
 from services.simulator.model.scenario import Scenario
 from services.simulator.model.world import World
@@ -21,6 +22,8 @@ class Run(NamedTuple):
 
     measures: Measures
     curves: Curves | None
+    jobs: Sequence[Job] = ()
+    """Every request of the scenario, in order of its number."""
 
 
 class Driver(Protocol):
@@ -49,7 +52,7 @@ class ModelDriver:
         recorder = Recorder(len(scenario.speeds)) if curves else None
         world = World(scenario, policy(self._name), seed, recorder).run()
         measures = measure(scenario, world.jobs, world.nodes, world.counts)
-        return Run(measures, None if recorder is None else recorder.curves())
+        return Run(measures, None if recorder is None else recorder.curves(), world.jobs)
 
 
 def driver(name: str) -> Driver:

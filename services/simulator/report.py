@@ -67,6 +67,11 @@ def report(summary: Summary, results: Sequence[Result], abouts: dict[str, str]) 
         _scenarios(summary),
         *_plots(summary, results, abouts),
     ]
+    return page(title, body)
+
+
+def page(title: str, body: Iterable[str]) -> str:
+    """Return a whole page of these parts."""
     head = f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
     view = '<meta name="viewport" content="width=device-width,initial-scale=1">'
     return f"{head}{view}<style>{_STYLE}</style></head><body>{''.join(body)}</body></html>\n"
@@ -132,14 +137,19 @@ def _plots(summary: Summary, results: Sequence[Result], abouts: dict[str, str]) 
     yield f"<h2>Queue, leases and loads over time, seed {summary.seeds[0]}</h2>"
     if len(drawn) > _PLOTTED_MAX:
         yield f"<p>Of the first {_PLOTTED_MAX} of {len(drawn)} scenarios; run one of the others alone to see it.</p>"
-    key = "".join(f'<span><i style="background:var(--{name})"></i>{text}</span>' for name, text in _KEY)
-    yield f'<p class="key">{key}</p>'
+    yield key()
     for place, (name, runs) in enumerate(drawn.items()):
         if place < _PLOTTED_MAX:
             yield f"<details{' open' if place == 0 else ''}><summary>{escape(name)}</summary>"
             yield f"<p>{escape(abouts.get(name, ''))}</p><div class=plots>"
             yield from (_plot(run) for run in runs)
             yield "</div></details>"
+
+
+def key() -> str:
+    """Return what the colours of a plot mean."""
+    items = "".join(f'<span><i style="background:var(--{name})"></i>{text}</span>' for name, text in _KEY)
+    return f'<p class="key">{items}</p>'
 
 
 def _plot(run: Result) -> str:
