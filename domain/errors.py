@@ -16,6 +16,7 @@ LeasewayError
 |   +-- HistoryGapError
 +-- UpstreamError          an engine or node that was asked over HTTP did not answer
 |   +-- NotStartedError
+|   |   +-- NotConnectedError
 |   +-- MayHaveRunError
 +-- MachineError           this machine is not as it must be just now: it may be right later
 |   +-- DataInUseError
@@ -107,6 +108,10 @@ class UpstreamError(LeasewayError):
 
 class NotStartedError(UpstreamError):
     """No byte of the request's body was sent (refused, DNS, connect, TLS): it provably did not start."""
+
+
+class NotConnectedError(NotStartedError):
+    """Nobody could be reached there at all: another way to the same party may exist."""
 
 
 class MayHaveRunError(UpstreamError):

@@ -7,13 +7,13 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import aiohttp
 from aiohttp.abc import ResolveResult
 from aiohttp.resolver import ThreadedResolver
 
-from domain.errors import MayHaveRunError, NotStartedError
+from domain.errors import MayHaveRunError, NotConnectedError, NotStartedError
 
 CONNECT_S: Final = 10.0
 CONTINUE_S: Final = 5.0
@@ -68,6 +68,13 @@ class Answer:
         self._response.close()
 
 
+class Parts(NamedTuple):
+    """A body that comes in parts, `size_bytes` together."""
+
+    size_bytes: int
+    parts: AsyncIterator[bytes]
+
+
 class Upstream:
     """Connections to one other party, at most `connections` of them; the surplus waits in order."""
 
@@ -88,13 +95,13 @@ class Upstream:
         """Send `body` once and return the answer's head.
 
         Raises:
-            NotStartedError: nothing was sent.
+            NotConnectedError: nothing was sent.
             MayHaveRunError: no answer came, and what was sent may have run.
         """
         try:
             response = await self._open().post(url, data=body, headers=headers, allow_redirects=False)
         except _NEVER_SENT as error:
-            raise NotStartedError(f"not connected: {type(error).__name__}") from None
+            raise NotConnectedError(f"not connected: {type(error).__name__}") from None
         except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
             raise MayHaveRunError(f"no answer: {type(error).__name__}") from None
         return Answer(response)
@@ -102,7 +109,7 @@ class Upstream:
     async def post_when_asked(
         self,
         url: str,
-        body: bytes,
+        body: bytes | Parts,
         headers: Mapping[str, str],
         *,
         asked_for: Callable[[], None],
@@ -110,10 +117,13 @@ class Upstream:
     ) -> Answer:
         """Send the head with `Expect: 100-continue`, and `body` only after the 100; `asked_for` is called in between.
 
+        A body in parts is not touched before the 100 either.
+
         The connection is never used again after a final status instead of the 100: the other side may still wait for a body.
 
         Raises:
-            NotStartedError: the body was not sent: no connection, no 100 in time, or closed before the 100.
+            NotConnectedError: there was no connection.
+            NotStartedError: the body was not sent: no 100 in time, or closed before the 100.
             MayHaveRunError: the body was sent, at least in part, and no answer came.
         """
         asked = asyncio.Event()
@@ -122,9 +132,13 @@ class Upstream:
             # aiohttp pulls the first part only once the 100 is there
             asked.set()
             asked_for()
-            yield body
+            if isinstance(body, bytes):
+                yield body
+                return
+            async for part in body.parts:
+                yield part
 
-        framed = {**headers, "Content-Length": str(len(body))}
+        framed = {**headers, "Content-Length": str(len(body) if isinstance(body, bytes) else body.size_bytes)}
         opening = asyncio.ensure_future(
             self._open().post(url, data=on_continue(), headers=framed, expect100=True, allow_redirects=False)
         )
@@ -135,7 +149,7 @@ class Upstream:
                 raise NotStartedError(f"no 100 within {continue_s} s")
             answer = Answer(await opening)
         except _NEVER_SENT as error:
-            raise NotStartedError(f"not connected: {type(error).__name__}") from None
+            raise NotConnectedError(f"not connected: {type(error).__name__}") from None
         except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
             kind = MayHaveRunError if asked.is_set() else NotStartedError
             raise kind(f"no answer: {type(error).__name__}") from None
@@ -161,7 +175,7 @@ class Upstream:
                         raise MayHaveRunError(f"the answer has more than {_GET_BYTES_MAX} bytes")
                 return response.status, body
         except _NEVER_SENT as error:
-            raise NotStartedError(f"not connected: {type(error).__name__}") from None
+            raise NotConnectedError(f"not connected: {type(error).__name__}") from None
         except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
             raise MayHaveRunError(f"no answer: {type(error).__name__}") from None
 

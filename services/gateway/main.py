@@ -13,6 +13,7 @@ from adapters.decisions import DecisionReader
 from adapters.http.server import HttpServer
 from adapters.keys import Credentials, load_credentials
 from adapters.nats.connection import Bus, connect
+from domain.control.view import ControlView
 from domain.errors import BadConfigError, BusError, PortInUseError
 from domain.events import Event, NodeHealthChanged, NodeRetired, codec
 from domain.ids import Incarnation, NodeId
@@ -21,6 +22,9 @@ from domain.subjects import CONTROL, DECISIONS, EVENTS, speaker
 from services.config import Config
 from services.gateway.catalogue import Catalogue
 from services.gateway.forwarding import Forwarder
+from services.gateway.surface import Surface
+from services.lend_check import LendCheck
+from services.relaying import Relay
 
 _LOG: Final = logging.getLogger("leaseway.gateway")
 NAME: Final = "gateway-main"
@@ -43,13 +47,17 @@ async def run(config: Config, ready: Callable[[str], None], stop: asyncio.Event)
         raise BadConfigError(f"credentials of {credentials.name}: role must be gateway, it is {credentials.role}")
     catalogue = Catalogue(config.data / "cluster" / "catalogue.json")
     limits = config.http.limits
+    view = ControlView()
     forwarder = Forwarder(credentials.name, catalogue, limits, SystemClock())
-    server = HttpServer(forwarder.serve, connections_max=limits.connections, served_by=credentials.name)
+    check = LendCheck(view, DecisionReader(credentials.cluster, credentials.master_public), limits.body_bytes)
+    relay = Relay(credentials.name, check, lambda _: False, connect_s=limits.upstream_connect_s)
+    surface = Surface(forwarder, relay)
+    server = HttpServer(surface.serve, connections_max=limits.connections, served_by=credentials.name)
     bus = await connect(config.bus.url, credentials, name=credentials.name, wait_s=_BUS_S, required=False)
     try:
         url = await _listen(config, server)
         async with asyncio.TaskGroup() as group:
-            follower = _Follower(bus, credentials, catalogue)
+            follower = _Follower(bus, credentials, catalogue, view)
             tasks = [group.create_task(work) for work in (follower.facts(), follower.decisions(), follower.control())]
             tasks.append(group.create_task(_keep(catalogue, forwarder, bus)))
             if bus.connected:
@@ -62,6 +70,7 @@ async def run(config: Config, ready: Callable[[str], None], stop: asyncio.Event)
     finally:
         await server.stop()
         await forwarder.close()
+        await relay.close()
         await bus.close()
 
 
@@ -98,8 +107,8 @@ class _Follower:
     all of it again: it is little, and the fold needs the last word of every node.
     """
 
-    def __init__(self, bus: Bus, credentials: Credentials, catalogue: Catalogue) -> None:
-        self._bus, self._catalogue = bus, catalogue
+    def __init__(self, bus: Bus, credentials: Credentials, catalogue: Catalogue, view: ControlView) -> None:
+        self._bus, self._catalogue, self._view = bus, catalogue, view
         self._name = credentials.name
         self._reader = DecisionReader(credentials.cluster, credentials.master_public)
         self._facts_read = asyncio.Event()
@@ -119,7 +128,7 @@ class _Follower:
         await self._follow(DECISIONS, self._decision)
 
     async def control(self) -> None:
-        """Follow the operators: nodes that they retired."""
+        """Follow the operators: nodes that they enrolled or retired."""
         await self._follow(CONTROL, self._control)
 
     async def _follow(
@@ -158,6 +167,7 @@ class _Follower:
 
     def _control(self, message: StoredMessage) -> None:
         event = codec.decode_control(codec.decode_envelope(message.body).data)
+        self._view.apply(event)
         if isinstance(event, NodeRetired):
             self._apply(event.node, Incarnation(""), event)
 

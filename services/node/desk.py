@@ -9,21 +9,20 @@ from typing import Final
 
 from aiohttp import web
 
-from adapters.decisions import DecisionReader
-from adapters.http.body import BodyReader, ReadRequest, check_headers, parse
+from adapters.http.body import BodyReader, ReadRequest, parse
 from adapters.http.errors import ApiError
 from adapters.http.headers import to_engine
 from adapters.http.relay import ClientAnswer
 from adapters.http.server import Call
-from adapters.http.surface import WORK_PATHS
 from domain.actions import AcceptBorrow, CancelEngine, Dispatch, Refuse, RefuseBorrow
 from domain.control.view import ControlView
 from domain.ids import ModelId, NodeId
 from domain.inputs import BorrowOffer, EngineResult
 from domain.ports import Clock
-from services.node import lend_head
+from services import lend_head
+from services.lend_check import LendCheck
+from services.lend_head import LendHead
 from services.node.grants import LeaseCopies
-from services.node.lend_head import BadLendError, LendHead
 from services.node.own_work import Served, Work, run_on_own_engine
 from services.node.ticket import Ticket
 
@@ -39,14 +38,14 @@ class Desk:
         node: NodeId,
         models: Mapping[ModelId, Served],
         view: ControlView,
-        reader: DecisionReader,
+        check: LendCheck,
         copies: LeaseCopies,
         bodies: BodyReader,
         clock: Clock,
     ) -> None:
-        """Believe the roster in `view` for owners' keys, and `reader` for the master's word."""
+        """Take what `check` lets through, over the links in `view`."""
         self._node, self._models, self._view = node, models, view
-        self._reader, self._copies, self._bodies, self._clock = reader, copies, bodies, clock
+        self._check, self._copies, self._bodies, self._clock = check, copies, bodies, clock
 
     async def serve(self, call: Call) -> web.StreamResponse:
         """Answer one lend; every answer says in a header how it is meant."""
@@ -89,37 +88,10 @@ class Desk:
         Raises:
             ApiError: it is not one; nothing has changed.
         """
-        headers = call.request.headers
-        if headers.get("Expect", "").strip().lower() != "100-continue":
-            raise ApiError("expectation_failed", "a lend must wait for 100 Continue before its body")
-        check_headers(call.request, self._bodies.limit_bytes)
-        try:
-            head, encoded, signature, grant = lend_head.opened(headers)
-        except BadLendError as error:
-            raise ApiError("bad_request", f"lend: {error}") from None
-        owner = self._view.node(head.owner)
-        if owner is None or not lend_head.is_signed(encoded, signature, owner.public_key):
-            _LOG.warning("lend_refused", extra={"owner": head.owner, "request": head.request, "why": "signature"})
-            raise ApiError("bad_signature", f"lend of {head.owner}: must be signed by a node of this cluster")
-        path = call.path.removeprefix(lend_head.PREFIX)
-        if head.helper != self._node or head.path != path or path not in WORK_PATHS:
-            raise ApiError("bad_request", f"lend: is for {head.helper} at {head.path[:80]}, came to {self._node}")
-        if call.request.content_length != head.size_bytes:
-            raise ApiError("bad_request", f"lend: Content-Length must be {head.size_bytes}")
-        self._check_grant(head, grant)
-        return head
-
-    def _check_grant(self, head: LendHead, grant: bytes) -> None:
-        signed = self._reader.read(grant)
-        event = signed.lease if signed is not None else None
-        if signed is None or event is None:
-            _LOG.warning("lend_refused", extra={"owner": head.owner, "request": head.request, "why": "grant"})
-            raise ApiError("bad_signature", f"lend of {head.owner}: the grant must be signed by the master")
-        named = (event.link, event.owner, event.helper, event.helper_model, event.lease)
-        if named != (head.link, head.owner, head.helper, head.model, head.lease):
-            raise ApiError("no_live_lease", f"lend of {head.owner}: the grant is for something else")
+        shown = self._check.shown(call, lend_head.PREFIX, helper=self._node)
         # the owner may have heard of it first
-        self._copies.take(signed, self._clock.monotonic_us())
+        self._copies.take(shown.grant, self._clock.monotonic_us())
+        return shown.head
 
     def _offer(self, head: LendHead) -> BorrowOffer:
         live = self._copies.live(head.link, head.lease, self._clock.monotonic_us())

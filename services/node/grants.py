@@ -3,6 +3,7 @@
 import msgspec
 
 from adapters.decisions import SignedDecision
+from domain.actions import OrderKey
 from domain.events import LeaseCleared
 from domain.events.decision import LeaseEvent
 from domain.ids import LeaseId, LinkId
@@ -41,6 +42,13 @@ class LeaseCopies:
         if kept is None or kept.event.lease != lease or isinstance(kept.event, LeaseCleared):
             return None
         return kept.signed.body
+
+    def is_over(self, link: LinkId, lease: LeaseId, order: OrderKey) -> bool:
+        """Tell whether a decision newer than `order` has ended `lease`; without one nothing speaks against it."""
+        kept = self._newest.get(link)
+        if kept is None or kept.signed.order <= order:
+            return False
+        return kept.event.lease != lease or kept.event.slots <= 0 or isinstance(kept.event, LeaseCleared)
 
     def live(self, link: LinkId, lease: LeaseId, now_us: int) -> LeaseEvent | None:
         """Return the newest event of `link` if it lets requests come under `lease` now."""

@@ -3,29 +3,44 @@
 import asyncio
 import logging
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from adapters.http.headers import to_engine
 from adapters.http.relay import ClientAnswer, relay
 from adapters.http.rewrite import request_for_engine
-from adapters.http.upstream import CONTINUE_S, Answer, Upstream
+from adapters.http.upstream import Answer, Upstream
 from adapters.keys import Signer
-from domain.errors import MayHaveRunError, NotStartedError
+from domain.errors import MayHaveRunError, NotConnectedError, NotStartedError
 from domain.ids import NodeId
 from domain.inputs import LendFailure, LendResult
 from domain.ports import Clock
+from services import lend_head
 from services.config import Limits
-from services.node import lend_head
 from services.node.engine_life import HTTP_SILENCE_S
 from services.node.grants import LeaseCopies
 from services.node.ingress import LendRequest
 from services.node.own_work import Served
+from services.node.routes import Route, Routes
 from services.node.ticket import Ticket
 
 _LOG: Final = logging.getLogger("leaseway.node")
 _LATE_FACTOR: Final = 3
 _LATE_BASE_S: Final = 30.0
 _CONNECTIONS: Final = 64
+_REFUSALS: Final = frozenset({"no_live_lease", "helper_unreachable", "forward_failed"})
+
+
+class _Sent(NamedTuple):
+    """The head of an answer."""
+
+    answer: Answer
+    asked: bool
+    """The helper asked for the body: it has it."""
+
+    @property
+    def reason(self) -> str:
+        """Return why the helper, or a relay, did not do it."""
+        return self.answer.headers.get(lend_head.REASON, "")
 
 
 class HttpLender:
@@ -39,11 +54,11 @@ class HttpLender:
         limits: Limits,
         clock: Clock,
         *,
-        continue_s: float = CONTINUE_S,
+        relays: tuple[str, ...] = (),
     ) -> None:
-        """Lend in the name of `node`, whose nkey signs."""
+        """Lend in the name of `node`, whose nkey signs; `relays` are asked where a helper cannot be reached."""
         self._node, self._signer, self._copies = node, signer, copies
-        self._limits, self._clock, self._continue_s = limits, clock, continue_s
+        self._limits, self._clock, self._routes = limits, clock, Routes(relays, clock)
         self._upstreams: dict[str, Upstream] = {}
 
     async def close(self) -> None:
@@ -72,7 +87,8 @@ class HttpLender:
             serving.lend_refused(request, lease, "no_live_lease")
             return False
         try:
-            answer = await self._send(served, lend, grant)
+            async with asyncio.timeout(_late_s(lend)):
+                sent = await self._send(served, lend, grant)
         except NotStartedError as error:
             _LOG.info(
                 "helper_unreachable", extra={"request": request, "helper": lend.action.grant.helper, "why": str(error)}
@@ -86,13 +102,53 @@ class HttpLender:
             serving.lend_failed(request, lease, LendFailure(reason="answer_late"))
             return False
         try:
-            return await self._take(served, lend, answer, client)
+            return await self._take(served, lend, sent, client)
         finally:
-            answer.close()
+            sent.answer.close()
 
-    async def _send(self, served: Served, lend: LendRequest, grant: bytes) -> Answer:
+    async def _send(self, served: Served, lend: LendRequest, grant: bytes) -> "_Sent":
+        """Ask for the helper, directly or through relays, and return its answer; the body leaves at most once.
+
+        Raises:
+            NotConnectedError: no way leads to it.
+            NotStartedError, MayHaveRunError: see Upstream.post_when_asked.
+        """
+        helper_url, body = (
+            lend.action.grant.helper_url,
+            request_for_engine(lend.work.read, lend.action.grant.helper_model),
+        )
+        began_us = self._clock.monotonic_us()
+        for route in self._routes.to(helper_url):
+            passed_us = self._clock.monotonic_us() - began_us
+            try:
+                sent = await self._ask(served, lend, route, body, self._headers(lend, body, grant, passed_us))
+            except NotConnectedError:
+                if not route.relayed:
+                    self._routes.shut(helper_url)
+                continue
+            if sent.asked or sent.reason != "helper_unreachable":
+                return sent
+            sent.answer.close()
+        raise NotConnectedError(f"no way to {helper_url}")
+
+    async def _ask(
+        self, served: Served, lend: LendRequest, route: Route, body: bytes, headers: Mapping[str, str]
+    ) -> "_Sent":
+        request, lease = lend.action.request, lend.action.lease
+        asked: list[bool] = []
+
+        def asked_for() -> None:
+            asked.append(True)
+            served.serving.lend_accepted(request, lease)
+
+        url = route.base + route.prefix + lend.work.path
+        answer = await self._to(route.base).post_when_asked(
+            url, body, headers, asked_for=asked_for, continue_s=route.continue_s
+        )
+        return _Sent(answer, bool(asked))
+
+    def _headers(self, lend: LendRequest, body: bytes, grant: bytes, passed_us: int) -> dict[str, str]:
         action, work = lend.action, lend.work
-        body = request_for_engine(work.read, action.grant.helper_model)
         head = lend_head.LendHead(
             request=action.request,
             lease=action.lease,
@@ -102,39 +158,29 @@ class HttpLender:
             model=action.grant.helper_model,
             path=work.path,
             work=lend.new.work,
-            remaining_ms=action.remaining_us // 1000,
+            remaining_ms=(action.remaining_us - passed_us) // 1000,
             size_bytes=len(body),
             body_sha256=lend_head.body_hash(body),
         )
-        headers = {
-            **to_engine(work.headers),
-            "x-request-id": action.request,
-            **lend_head.sealed(head, self._signer, grant),
-        }
-        url = action.grant.helper_url.rstrip("/") + lend_head.PREFIX + work.path
-        async with asyncio.timeout(_late_s(lend)):
-            return await self._to(action.grant.helper_url).post_when_asked(
-                url,
-                body,
-                headers,
-                asked_for=lambda: served.serving.lend_accepted(action.request, action.lease),
-                continue_s=self._continue_s,
-            )
+        sealed = lend_head.sealed(head, self._signer, grant)
+        return {**to_engine(work.headers), "x-request-id": action.request, **sealed}
 
-    async def _take(self, served: Served, lend: LendRequest, answer: Answer, client: ClientAnswer) -> bool:
+    async def _take(self, served: Served, lend: LendRequest, sent: "_Sent", client: ClientAnswer) -> bool:
         """Tell the machines what the helper's answer means; pass it on if it is one for the client."""
         serving, request, lease = served.serving, lend.action.request, lend.action.lease
-        outcome = answer.headers.get(lend_head.OUTCOME, "")
+        answer, outcome = sent.answer, sent.answer.headers.get(lend_head.OUTCOME, "")
         match outcome:
             case "returned":
-                serving.lend_returned(request, lease, answer.headers.get(lend_head.REASON, "own_work")[:40])
+                serving.lend_returned(request, lease, sent.reason[:40] or "own_work")
             case "busy":
                 serving.lend_busy(request, lease)
             case "refused":
-                reason = answer.headers.get(lend_head.REASON, "")
-                serving.lend_refused(request, lease, "no_live_lease" if reason == "no_live_lease" else "forward_failed")
+                serving.lend_refused(request, lease, sent.reason if sent.reason in _REFUSALS else "forward_failed")
             case "answered" if answer.status < 500 or not serving.may_run_again(request):
                 return await self._pass_on(served, lend, answer, client)
+            case _ if not sent.asked:
+                # whoever answered there is neither a helper nor a relay
+                serving.lend_refused(request, lease, "forward_failed")
             case _:
                 # an engine that died under a request may have died of it: it gets no second one
                 failure = LendFailure(reason="helper_error", poison=outcome == "failed")

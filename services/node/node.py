@@ -13,15 +13,15 @@ from adapters.http.body import BodyReader
 from adapters.http.errors import ApiError
 from adapters.http.server import Call, Deadlines, HttpServer
 from adapters.keys import Credentials, Signer
-from domain.control.settings import parse_values
 from domain.control.view import ControlView
 from domain.events import Basis, DeskState, Fact, ModelInfo, NodeSnapshot, OpenRequest, QueueState, Registered, Witness
 from domain.events.decision import LeaseEvent, SafeModeLeft
 from domain.ids import ModelId, NodeId
 from domain.inputs import RuntimeConfig
 from domain.ports import Clock
+from services import lend_head
 from services.config import Config, NodeModel
-from services.node import lend_head
+from services.lend_check import LendCheck, Shown
 from services.node.desk import Desk
 from services.node.engine_keeper import EngineKeeper
 from services.node.engine_life import EngineLife
@@ -30,6 +30,7 @@ from services.node.ingress import Ingress
 from services.node.lending import HttpLender
 from services.node.own_work import Served
 from services.node.serving import ModelServing
+from services.relaying import Relay
 
 VERSION: Final = "0.1.0"
 _DEPTH: Final = "scheduling_backend_depth"
@@ -51,7 +52,7 @@ class Node:
         self.id = NodeId(config.node.id)
         self.config, self.clock = config, clock
         self.cluster = credentials.cluster
-        self.view = ControlView(parse_values(config.cluster.settings))
+        self.view = ControlView()
         self.copies = LeaseCopies()
         self.reader = DecisionReader(credentials.cluster, credentials.master_public)
         self.witness: Witness | None = None
@@ -66,10 +67,13 @@ class Node:
         self._keepers = [
             EngineKeeper(served.life, clock, self.state, served.serving.engine_up) for served in self.models.values()
         ]
-        self.lender = HttpLender(self.id, Signer(credentials.nkey_seed), self.copies, limits, clock)
+        signer = Signer(credentials.nkey_seed)
+        self.lender = HttpLender(self.id, signer, self.copies, limits, clock, relays=config.node.relays)
         bodies = BodyReader(limits.body_bytes, limits.held_bytes, clock)
         self.ingress = Ingress(self.id, self.models, self.lender, bodies)
-        self.desk = Desk(self.id, self.models, self.view, self.reader, self.copies, bodies, clock)
+        check = LendCheck(self.view, self.reader, limits.body_bytes)
+        self.desk = Desk(self.id, self.models, self.view, check, self.copies, bodies, clock)
+        self.relay = Relay(self.id, check, self._is_over, connect_s=limits.upstream_connect_s)
         self.server = HttpServer(self.serve, connections_max=limits.connections, deadlines=deadlines, served_by=self.id)
 
     def _served(self, model: NodeModel) -> Served:
@@ -215,6 +219,7 @@ class Node:
         """Close every connection."""
         await self.server.stop()
         await self.lender.close()
+        await self.relay.close()
         for served in self.models.values():
             served.serving.stop()
 
@@ -226,9 +231,14 @@ class Node:
             return await self.ingress.serve(call)
         if call.path.startswith(lend_head.PREFIX + "/") and call.request.method == "POST":
             return await self.desk.serve(call)
+        if call.path.startswith(lend_head.RELAY_PREFIX + "/") and call.request.method == "POST":
+            return await self.relay.serve(call)
         if call.request.method == "GET" and call.path in {"/health", "/cluster/v1/status"}:
             return self._tell(call, self._health() if call.path == "/health" else self._status())
         raise ApiError("not_found", f"no such path: {call.path[:200]}")
+
+    def _is_over(self, shown: Shown) -> bool:
+        return self.copies.is_over(shown.head.link, shown.head.lease, shown.grant.order)
 
     def _tell(self, call: Call, document: object) -> web.Response:
         headers = {"Content-Type": "application/json", "leaseway-served-by": self.id, **call.id_headers()}

@@ -132,8 +132,8 @@ class Wires:
 
     async def _snapshot_after_outage(self) -> None:
         """State a snapshot once the bus is back: facts of an outage come late, and nobody plans with such a node before it."""
-        if not self._bus.connected or not self.producer.bus_ok:
-            self._was_away = True
+        if not self._bus.connected or not self.producer.bus_ok or self.producer.spoke_late:
+            self._was_away, self.producer.spoke_late = True, False
         elif self._was_away and await self.producer.drained(timeout_s=BEAT_S):
             self._was_away = False
             self._node.snapshot("gap")

@@ -79,6 +79,7 @@ async def local_node(
     limits: Limits | None = None,
     deadlines: Deadlines | None = None,
     up: bool = True,
+    relays: tuple[str, ...] = (),
 ) -> AsyncIterator[LocalNode]:
     """Run a node while the block runs. `up`: wait until its engines are."""
     seed, public_key = new_nkey()
@@ -86,7 +87,8 @@ async def local_node(
         name=name, role="node", cluster=CLUSTER, nkey_seed=seed, mac_key="00" * 32, master_public=MASTER_PUBLIC
     )
     config = Config(
-        node=NodeConfig(id=name, depth=depth, models=tuple(models)), http=HttpConfig(limits=limits or Limits())
+        node=NodeConfig(id=name, depth=depth, models=tuple(models), relays=relays),
+        http=HttpConfig(limits=limits or Limits()),
     )
     node = Node(config, credentials, SystemClock(), deadlines=deadlines)
     port = await node.server.start("127.0.0.1", 0)

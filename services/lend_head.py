@@ -12,11 +12,15 @@ from adapters.keys import Signer, Verifier
 from domain.ids import LeaseId, LinkId, ModelId, NodeId, RequestId
 
 PREFIX: Final = "/cluster/v1/lend"
+RELAY_PREFIX: Final = "/cluster/v1/relay"
 HEAD: Final = "Leaseway-Lend"
 SIGNATURE: Final = "Leaseway-Lend-Signature"
 GRANT: Final = "Leaseway-Grant"
 OUTCOME: Final = "leaseway-outcome"
-"""How a helper's answer is meant: answered, returned, busy, refused (not started), failed (its engine died under it)."""
+"""How a helper's answer is meant: answered, returned, busy, refused (not started), failed (its engine died under it).
+
+A relay of its own accord only refuses: no_live_lease, helper_unreachable, forward_failed, or why it does not trust the lend.
+"""
 REASON: Final = "leaseway-reason"
 SERVICE_US: Final = "leaseway-service-us"
 

@@ -1,0 +1,26 @@
+"""What a gateway serves: its API for clients, and a relay for nodes."""
+
+from aiohttp import web
+
+from adapters.http.server import Call
+from services.gateway.forwarding import Forwarder
+from services.lend_head import RELAY_PREFIX
+from services.relaying import Relay
+
+
+class Surface:
+    """Gives each request to whom it is for."""
+
+    def __init__(self, forwarder: Forwarder, relay: Relay) -> None:
+        """Serve clients by `forwarder`, nodes by `relay`."""
+        self._forwarder, self._relay = forwarder, relay
+
+    async def serve(self, call: Call) -> web.StreamResponse:
+        """Answer one request.
+
+        Raises:
+            ApiError: what is told instead.
+        """
+        if call.path.startswith(RELAY_PREFIX + "/") and call.request.method == "POST":
+            return await self._relay.serve(call)
+        return await self._forwarder.serve(call)
