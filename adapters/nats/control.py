@@ -16,11 +16,12 @@ from adapters.clock import SystemClock
 from adapters.keys import Credentials
 from adapters.nats.eventsourcing.control_application import ControlApplication
 from adapters.nats.eventsourcing.link import NoAnswerError
+from adapters.nats.eventsourcing.stream import BATCH_MAX
 from domain.catalogue.eligibility import Catalogue
 from domain.control import links, nodes, overrides
 from domain.control.settings import parse_value, setting_of
 from domain.control.view import ControlView
-from domain.errors import BusError, HistoryError, PublishUnknownError
+from domain.errors import BadLinkError, BusError, HistoryError, PublishUnknownError
 from domain.events import (
     LinkAdded,
     LinkRemoved,
@@ -80,6 +81,20 @@ class ControlDesk:
         with _bus_errors():
             events = self._application.act(f"links.{command.link}", links, command)
         return next((event for event in events if isinstance(event, LinkAdded)), None)
+
+    def add_links(self, commands: Iterable[links.AddLink]) -> tuple[LinkAdded, ...]:
+        """Return the links that are added or changed, all at once; those that stand so already are left out.
+
+        Raises:
+            BadLinkError: one of them may not be, or they are too many; then nothing has changed.
+            BusError: as for `add_link`.
+        """
+        by_aggregate = {f"links.{command.link}": command for command in commands}
+        if len(by_aggregate) > BATCH_MAX:
+            raise BadLinkError(f"links: at most {BATCH_MAX} at once, got {len(by_aggregate)}")
+        with _bus_errors():
+            events = self._application.act_all(links, by_aggregate)
+        return tuple(event for event in events if isinstance(event, LinkAdded))
 
     def remove_link(self, owner: NodeId, owner_model: ModelId, helper: NodeId, helper_model: ModelId) -> LinkRemoved:
         """Return the removal of a link.

@@ -6,13 +6,12 @@ from typing import Any
 
 import msgspec
 
-from domain.catalogue.eligibility import Catalogue
 from domain.errors import BadLinkError, UnreachableError
 from domain.events.control import LinkAdded
-from domain.events.status import ModelInfo
 from domain.ids import ModelId, NodeId, model_id, node_id
 from services.cli.desk import desk_of
 from services.cli.reach import Here, here, master_state
+from services.cli.served import catalogue_if_known
 from services.cli.show import Output, Row, note
 from services.lifecycle import EXIT_OK
 
@@ -64,29 +63,12 @@ def _add(
             load_if_unloaded=parsed.load_if_unloaded,
             restore_after_borrow=parsed.restore_after_borrow,
             different_weights=parsed.different_weights,
-            catalogue=asyncio.run(_catalogue(place)),
+            catalogue=asyncio.run(catalogue_if_known(place)),
         )
     row: dict[str, Any] = {"added": added is not None, "owner": owner[0], "owner_model": owner[1]}
     row |= {"helper": helper[0], "helper_model": helper[1]}
     done = "is made" if added is not None else "stands so already"
     out.say(f"link {_told(owner, helper)} {done}", row)
-
-
-async def _catalogue(place: Here) -> Catalogue | None:
-    """Return what every node serves, as the master knows it; None if it does not answer."""
-    try:
-        state = await master_state(place)
-    except UnreachableError as error:
-        note(f"{error}\nthe link is made without a check of its models")
-        return None
-    return {NodeId(node["node"]): dict(map(_model, node["models"])) for node in state["nodes"]}
-
-
-def _model(said: dict[str, Any]) -> tuple[ModelId, ModelInfo]:
-    fields = {field.name for field in msgspec.structs.fields(ModelInfo)}
-    known = {"local_id": "", **{name: value for name, value in said.items() if name in fields}}
-    model = msgspec.convert(known, ModelInfo)
-    return model.id, model
 
 
 def _list(place: Here, out: Output) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from domain.errors import BadConfigError
+from services.cli.control_arguments import add_links, add_settings
 from services.cli.rows_arguments import add_rows
 from services.cli.simulate_arguments import add_simulate
 
@@ -251,69 +252,9 @@ def _add_streams(add: Add) -> None:
 
 
 def _add_changing(add: Add) -> None:
-    links = _group(add, "links", "say who may lend to whom")
-    added = _json(
-        _command(
-            links,
-            "add",
-            "links",
-            "let an owner's model lend to a helper's model",
-            examples=[
-                "leaseway links add studio/chat attic/chat",
-                "leaseway links add studio/org/chat-7b attic/org/chat-7b-q4 --different-weights",
-            ],
-            more="An end is NODE/MODEL, split at the first slash only. The link is one-way.",
-        )
-    )
-    _ends(added)
-    added.add_argument(
-        "--load-if-unloaded", action="store_true", help="the helper may load its model to take lent work"
-    )
-    added.add_argument(
-        "--restore-after-borrow", action="store_true", help="the helper loads back what the lent work displaced"
-    )
-    added.add_argument(
-        "--different-weights", action="store_true", help="I know that the two models have different weights"
-    )
-    added.set_defaults(action="add")
-    removed = _json(
-        _command(
-            links,
-            "remove",
-            "links",
-            "end a link; what is lent stays out until it is answered",
-            examples=["leaseway links remove studio/chat attic/chat"],
-        )
-    )
-    _ends(removed)
-    removed.set_defaults(action="remove")
-    _json(_command(links, "list", "links", "list the links", examples=["leaseway links list"])).set_defaults(
-        action="list"
-    )
-    _add_settings(add)
+    add_links(_group(add, "links", "say who may lend to whom"), _command)
+    add_settings(_group(add, "settings", "read and change the settings of the cluster"), _command)
     _add_provision(add)
-
-
-def _add_settings(add: Add) -> None:
-    settings = _group(add, "settings", "read and change the settings of the cluster")
-    _json(_command(settings, "list", "settings", "list every setting, its value and where it comes from")).set_defaults(
-        action="list"
-    )
-    changed = _json(
-        _command(
-            settings, "set", "settings", "override a setting", examples=["leaseway settings set offload_lease_ttl 20s"]
-        )
-    )
-    changed.add_argument("name", metavar="NAME", help="the setting, with or without `cluster.`")
-    changed.add_argument("value", metavar="VALUE", help="a number, a duration with its unit (90s), on or off")
-    changed.set_defaults(action="set")
-    cleared = _json(
-        _command(
-            settings, "clear", "settings", "drop an override", examples=["leaseway settings clear offload_lease_ttl"]
-        )
-    )
-    cleared.add_argument("name", metavar="NAME", help="the setting, with or without `cluster.`")
-    cleared.set_defaults(action="clear")
 
 
 def _add_provision(add: Add) -> None:
@@ -337,11 +278,6 @@ def _add_provision(add: Add) -> None:
     )
     provision.add_argument("--reason", default="", metavar="TEXT", help="why; it stands in the first commit")
     provision.add_argument("--url", default="", metavar="URL", help="how the other nodes reach it")
-
-
-def _ends(parser: Parser) -> None:
-    parser.add_argument("owner", metavar="OWNER/MODEL", help="who may lend")
-    parser.add_argument("helper", metavar="HELPER/MODEL", help="to whom")
 
 
 def _add_services(add: Add) -> None:

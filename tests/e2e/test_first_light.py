@@ -26,7 +26,7 @@ async def test_a_newcomer_gets_from_up_to_a_lease_and_its_reason_by_commands_alo
         alone = await ask(running, "alone")
         assert {outcome.headers["leaseway-served-by"] for outcome in alone} == {OWNER}
 
-        told = await running.cli("settings", "set", "scheduling_min_samples", str(SAMPLES))
+        told = await running.cli("settings", "set", f"scheduling_min_samples={SAMPLES}")
         assert told.rows[0]["value"] == SAMPLES, told.err
         await until("the price of the owner's work", lambda: is_priced(running))
         await running.link(OWNER, HELPER)

@@ -88,6 +88,31 @@ async def test_a_refused_link_stores_nothing(desk, nats_server):
     assert await ask(desk.add_link, A, M, B, K, catalogue=catalogue, different_weights=True)
 
 
+def command(owner, helper, **flags):
+    return links.AddLink(owner=owner, owner_model=M, helper=helper, helper_model=M, **flags)
+
+
+async def test_links_are_made_together_and_only_where_they_differ(desk, nats_server):
+    pair = [command(A, B, load_if_unloaded=True), command(B, A, load_if_unloaded=True)]
+    made = await ask(desk.add_links, pair)
+    assert [(link.owner, link.helper) for link in made] == [(A, B), (B, A)]
+    assert await ask(desk.add_links, [*pair, command(A, NodeId("c"))]) == (
+        LinkAdded(link=link_id(A, M, NodeId("c"), M), owner=A, owner_model=M, helper=NodeId("c"), helper_model=M),
+    )
+    assert await ask(desk.add_links, pair) == ()
+    assert len(await ask(desk.links)) == len(await stored(nats_server)) == 3
+
+
+async def test_of_links_together_one_that_may_not_be_leaves_none(desk, nats_server):
+    with pytest.raises(BadLinkError, match="not to itself"):
+        await ask(desk.add_links, [command(A, B), command(A, A)])
+    too_many = [command(A, NodeId(f"n{at}")) for at in range(1001)]
+    with pytest.raises(BadLinkError, match="at most 1000 at once, got 1001"):
+        await ask(desk.add_links, too_many)
+    assert await stored(nats_server) == []
+    assert len(await ask(desk.add_links, too_many[:1000])) == 1000
+
+
 async def test_settings_change_together_or_not_at_all(desk, nats_server):
     changed = await ask(desk.set_settings, {"cluster.offload_probe_idle": "90s", "scheduling_backend_depth": 4})
     assert changed == (

@@ -5,7 +5,7 @@ events to collect, and a projector. The library's own base classes would read th
 """
 
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from eventsourcing.application import Application
@@ -109,20 +109,37 @@ class ControlApplication(Application[str]):
         Raises:
             WrongLastSequenceError: others were first, `ATTEMPTS` times.
         """
-        project = functools.partial(_project, aggregate_id, decider)
+        return self.act_all(decider, {aggregate_id: command})
+
+    def act_all(
+        self, decider: Decider[_State, _Event, _Command_contra], commands: Mapping[str, _Command_contra]
+    ) -> Sequence[_Event]:
+        """Return the events that `commands`, by aggregate id, made happen: stored all at once, or none of them.
+
+        Raises:
+            WrongLastSequenceError: others were first, `ATTEMPTS` times.
+        """
         for _ in range(ATTEMPTS):
-            aggregate: ControlAggregate[_State, _Event, _Command_contra] = self.repository.get(
-                aggregate_id, projector_func=project
-            )
-            events = aggregate.act(command)
-            if not events:
+            decided = [self._decided(decider, aggregate_id, command) for aggregate_id, command in commands.items()]
+            changed = [(aggregate, events) for aggregate, events in decided if events]
+            if not changed:
                 return ()
             try:
-                self.save(aggregate)
+                self.save(*(aggregate for aggregate, _ in changed))
             except IntegrityError:
                 continue
-            return events
-        raise WrongLastSequenceError(f"control {aggregate_id}: others changed it {ATTEMPTS} times in a row; try again")
+            return [event for _, events in changed for event in events]
+        whose = ", ".join(list(commands)[:3])
+        raise WrongLastSequenceError(f"control {whose}: others changed it {ATTEMPTS} times in a row; try again")
+
+    def _decided(
+        self, decider: Decider[_State, _Event, _Command_contra], aggregate_id: str, command: _Command_contra
+    ) -> tuple[ControlAggregate[_State, _Event, _Command_contra], Sequence[_Event]]:
+        project = functools.partial(_project, aggregate_id, decider)
+        aggregate: ControlAggregate[_State, _Event, _Command_contra] = self.repository.get(
+            aggregate_id, projector_func=project
+        )
+        return aggregate, aggregate.act(command)
 
     def history(self) -> Iterator[Decided]:
         """Yield every control event in the order of LW_CONTROL."""

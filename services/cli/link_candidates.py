@@ -1,0 +1,51 @@
+"""`leaseway links candidates`: every model that could help one, and why others cannot."""
+
+import argparse
+import asyncio
+from collections.abc import Collection
+
+from domain.catalogue.eligibility import LinkCandidate, candidates
+from domain.errors import BadLinkError
+from domain.ids import ModelId, NodeId, link_id
+from services.cli.links import end
+from services.cli.reach import Here, here, master_state
+from services.cli.served import catalogue_of
+from services.cli.show import Output, Row
+from services.lifecycle import EXIT_OK
+
+_COLUMNS = {
+    "helper": "helper", "helper_model": "model", "weights": "weights", "eligible": "may help", "linked": "linked",
+    "about": "why not",
+}  # fmt: skip
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Print one row for each model of every other node."""
+    asyncio.run(_candidates(here(parsed), *end("owner", parsed.owner), Output(as_json=parsed.json)))
+    return EXIT_OK
+
+
+async def _candidates(place: Here, owner: NodeId, model: ModelId, out: Output) -> None:
+    catalogue = await catalogue_of(place)
+    if model not in catalogue.get(owner, {}):
+        served = ", ".join(f"{node}/{name}" for node in sorted(catalogue) for name in sorted(catalogue[node])[:8])
+        raise BadLinkError(f"owner {owner}/{model[:80]}: nobody serves it; served are {served[:400] or 'none'}")
+    linked = {link["link"] for link in (await master_state(place))["links"]}
+    rows = [_row(owner, model, candidate, linked) for candidate in candidates(owner, model, catalogue)]
+    none = "no other node serves anything"
+    out.rows(f"Models that could help {owner}/{model}", rows, _COLUMNS, none=none)
+
+
+def _row(owner: NodeId, model: ModelId, candidate: LinkCandidate, linked: Collection[str]) -> Row:
+    return {
+        "owner": owner,
+        "owner_model": model,
+        "helper": candidate.node,
+        "helper_model": candidate.model,
+        "lane": candidate.lane,
+        "weights": candidate.weights,
+        "eligible": candidate.eligible,
+        "reason": candidate.reason,
+        "about": candidate.about,
+        "linked": link_id(owner, model, candidate.node, candidate.model) in linked,
+    }
