@@ -44,7 +44,7 @@ _LOG: Final = logging.getLogger(__name__)
 class _Sent:
     """A fact in the window."""
 
-    __slots__ = ("again", "fact", "seq", "spooled")
+    __slots__ = ("again", "duplicate", "fact", "seq", "spooled")
 
     def __init__(self, fact: SpooledFact, *, spooled: bool = True) -> None:
         self.fact = fact
@@ -52,6 +52,8 @@ class _Sent:
         """Whether it is on disk; false only where the disk refused it."""
         self.seq = 0
         """Where it is stored; 0 while that is not known."""
+        self.duplicate = False
+        """It was there already when it was sent last."""
         self.again = 0
         """How often it was found stored before its predecessor."""
 
@@ -98,6 +100,8 @@ class Producer:
         self._probing = False
         self.unanswered = 0
         """Rounds in a row that brought no answer, or a refusal."""
+        self.spoke_late = False
+        """A fact of this life was marked as late since this was last set to False: state a NodeSnapshot once all is stored."""
         self._dropped: dict[str, int] = {}
         self._sent_us: dict[int, int] = {}
         self._wake = asyncio.Event()
@@ -222,12 +226,8 @@ class Producer:
             self._failed(entry, error)
             return
         stored = answer.result()
-        if stored.duplicate and stored.seq <= self._last_seq:
-            entry.again += 1
-            self._interrupt()
-        else:
-            entry.seq = stored.seq
-            self._advance()
+        entry.seq, entry.duplicate = stored.seq, stored.duplicate
+        self._advance()
 
     def _failed(self, entry: _Sent, error: BaseException | None) -> None:
         self._interrupt()
@@ -248,6 +248,11 @@ class Producer:
         """Take the facts off the window that are stored, each after its predecessor."""
         on_disk = count = 0
         while self._window and (entry := self._window[0]).seq:
+            # judged only here, for a replicated server may answer a duplicate before the new fact that was sent before it
+            if entry.duplicate and entry.seq <= self._last_seq:
+                entry.again += 1
+                self._interrupt()
+                break
             self._last_seq = entry.seq
             self._window.popleft()
             count += 1
@@ -275,6 +280,7 @@ class Producer:
     # -- bytes
 
     def _encode(self, fact: Input, pseq: int, cause: str = "") -> SpooledFact:
+        self.spoke_late = self.spoke_late or not self.bus_ok
         envelope = Envelope(
             id=f"{self.incarnation}/{pseq}",
             source=self._source,
@@ -305,6 +311,7 @@ class Producer:
         envelope = codec.decode_envelope(tagged[0] + b"}")
         if envelope.late or self._clock.monotonic_us() - envelope.mono_us < LATE_AFTER_US:
             return fact
+        self.spoke_late = True
         body = self._authenticated(msgspec.structs.replace(envelope, late=True))
         return msgspec.structs.replace(fact, body=body)
 

@@ -5,15 +5,17 @@ import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from adapters.keys import mac_matches
-from adapters.log.producer import LATE_AFTER_US, Producer
+from adapters.log.producer import LATE_AFTER_US, UNKNOWNS_MAX, Producer
 from adapters.log.spool import Spool
 from adapters.memory.stream import MemoryStream
 from domain.events import Basis, Envelope, FactsSummarised, codec
 from domain.ids import Incarnation, NodeId
+from domain.ports import Stored
 from tests.support import facts
 from tests.support.virtual_loop import LoopClock, pass_time, run_virtually
 
@@ -150,6 +152,46 @@ def test_the_send_time_of_a_fact_is_that_of_its_first_sending(tmp_path: Path):
         assert desk.producer.sent_at_us(Basis(NodeId("n1"), LIFE, 2)) is None
         assert desk.producer.sent_at_us(Basis(NodeId("n1"), Incarnation("00" * 16), 1)) is None
         assert desk.producer.sent_at_us(Basis(NodeId("n2"), LIFE, 1)) is None
+
+    virtually(tmp_path, scenario)
+
+
+def test_a_duplicate_that_is_answered_before_its_new_predecessor_is_sent_again_after_it(tmp_path: Path):
+    async def scenario(desk: Desk) -> None:
+        desk.stream.faults.lose_ack()
+        desk.stream.faults.lose()
+        for number in range(3):  # 1 is stored without an answer, 2 is lost, 3 is stored
+            desk.producer.state(facts.held(number))
+        publish = desk.stream.publish_soon
+
+        def hurried(*arguments: Any, **options: Any) -> asyncio.Future[Stored]:
+            """A replicated server knows a duplicate at once, and acknowledges a new message when the others have it."""
+            stored = publish(*arguments, **options)
+            if stored.exception() is not None or stored.result().duplicate:
+                return stored
+            answer: asyncio.Future[Stored] = asyncio.get_running_loop().create_future()
+            asyncio.get_running_loop().call_later(0.01, answer.set_result, stored.result())
+            return answer
+
+        desk.stream.publish_soon = hurried  # type: ignore[method-assign]
+        assert await desk.producer.drained()
+        assert [each.pseq for each in await desk.folded()] == ["1", "2", "3"]
+
+    virtually(tmp_path, scenario)
+
+
+def test_that_a_fact_was_marked_late_is_noted_until_it_is_taken_note_of(tmp_path: Path):
+    async def scenario(desk: Desk) -> None:
+        desk.producer.state(facts.held(1))
+        assert not desk.producer.spoke_late
+        desk.stream.faults.lose(UNKNOWNS_MAX)
+        desk.producer.state(facts.held(2))
+        while desk.producer.bus_ok:
+            await pass_time(0.01)
+        desk.producer.state(facts.held(3))
+        assert await desk.producer.drained()
+        assert desk.producer.bus_ok
+        assert desk.producer.spoke_late
 
     virtually(tmp_path, scenario)
 
