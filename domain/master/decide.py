@@ -1,29 +1,33 @@
 """What follows from the state: health first, then orphans, then the plans of the first dirty owners in id order."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import Any, Final
 
 import msgspec
 
 from domain.events import (
+    BreakerChanged,
     Decision,
     LeaseChanged,
+    LeaseChecked,
     LeaseCleared,
     LeaseGranted,
+    LeaseStalled,
+    LinkPriced,
     NodeHealthChanged,
     OwnerPlanned,
     RequestOrphaned,
     RequestPresumedLost,
 )
 from domain.events.codec import encode
-from domain.events.envelope import Basis
-from domain.ids import Generation, LinkId, NodeId, RequestId, lease_id
-from domain.master import health, reasons, registration, slots
+from domain.ids import LinkId, NodeId, RequestId
+from domain.master import breaker, health, hints, registration, rooms, slots, stall, timers, traffic
 from domain.master.fold import unhold
-from domain.master.planner import Candidate, Plan, plan
+from domain.master.lease_events import Head, of_owner
 from domain.master.registration import close_incarnation
 from domain.master.state import (
     HEALTHY,
-    LEASE_TTL_US,
     OFFLINE,
     UNHEALTHY,
     Lease,
@@ -33,6 +37,7 @@ from domain.master.state import (
     orphan_key,
     owner_key,
     split_key,
+    touch_lenders,
 )
 
 OWNERS_PER_COMMIT_MAX = 64
@@ -40,15 +45,6 @@ NODE_BYTES_MAX = 64 * 1024
 """Decisions about nodes and lost requests in one commit; the rest goes into the next."""
 DECISION_BYTES_MAX = 96 * 1024
 """No owner is begun beyond this, so that with one owner's decisions and its other fields a commit stays under 256 KiB."""
-LEASE_EVENTS_PER_PLAN_MAX = 24
-"""Lease events of one plan; an owner with more to say is planned again in the next commit."""
-
-
-class Head(msgspec.Struct, frozen=True):
-    """The commit that the decisions will stand in: it names the leases."""
-
-    generation: Generation
-    version: int
 
 
 class Decided(msgspec.Struct, frozen=True):
@@ -68,7 +64,7 @@ def decide(state: State, head: Head, n: int | None = None) -> Decided:
     dirty = dirty_owners(state)
     decisions: list[Decision] = []
     size = 0
-    for decision in _of_nodes(state):  # looks at the state again after each
+    for decision in chain(_of_nodes(state), _of_links(state)):  # looks at the state again after each
         evolve(state, decision)
         decisions.append(decision)
         size += len(encode(decision))
@@ -78,7 +74,7 @@ def decide(state: State, head: Head, n: int | None = None) -> Decided:
     for key in dirty[: OWNERS_PER_COMMIT_MAX if n is None else n]:
         if n is None and size > DECISION_BYTES_MAX:
             break
-        for decision in list(_of_owner(state, key, head, len(decisions))):
+        for decision in list(of_owner(state, key, head, len(decisions))):
             evolve(state, decision)
             decisions.append(decision)
             size += len(encode(decision)) if n is None else 0
@@ -99,9 +95,22 @@ def finish(state: State) -> None:
             del control.retiring[name]
             if name in state.nodes:
                 close_incarnation(state.nodes[name])
+    _finish_links(state)
+
+
+def _finish_links(state: State) -> None:
+    """Forget what was said about links, and all about those that are gone for good."""
+    control = state.control
     for link in sorted(control.gone):
-        if link not in state.leases and slots.key_of(control.gone[link]) not in state.uses:
+        key = slots.key_of(control.gone[link])
+        if link not in state.leases and key not in state.uses:
             del control.gone[link]
+            state.hints.pop(link, None)
+            traffic.forget(state, key)
+    traffic.sweep(state)
+    if next(_of_links(state), None) is None:  # else some of it goes into the next commit
+        state.refit, state.failing = {}, {}
+        timers.settle(state)
 
 
 def merge_touched(state: State) -> None:
@@ -109,11 +118,13 @@ def merge_touched(state: State) -> None:
     control = state.control
     for key in sorted(control.touched):
         mark(state, key, control.touched[key])
+        state.refit[key] = ""
     control.touched = {}
     if control.touched_all:
         for key in sorted(control.by_owner):
             mark(state, key, "link")
         control.touched_all = False
+    timers.ring(state)
 
 
 def dirty_owners(state: State) -> list[str]:
@@ -159,111 +170,56 @@ def _open_requests(state: State, name: NodeId, after: Sequence[str] = ("", "")) 
                 yield key, request
 
 
-# ---- owners ----------------------------------------------------------------------------------------------------------
+# ---- links and helpers -----------------------------------------------------------------------------------------------
 
 
-def _of_owner(state: State, key: str, head: Head, index: int) -> Iterator[Decision]:
-    """Yield the owner's plan, then the lease events that make its leases what the plan says."""
-    planned = plan(state, key, state.touched[key])
-    events = list(_lease_events(state, key, planned, head, index + 1))
-    more = len(events) > LEASE_EVENTS_PER_PLAN_MAX
-    yield msgspec.structs.replace(planned.row, more=True) if more else planned.row
-    yield from events[:LEASE_EVENTS_PER_PLAN_MAX]
-
-
-def _lease_events(state: State, key: str, planned: Plan, head: Head, index: int) -> Iterator[Decision]:
-    """Yield what ends leases first, then what gives them, each in order of links."""
-    links = sorted({*planned.grants, *state.leased.get(key, ())}, key=lambda link: (link in planned.grants, link))
-    for link in links:
-        candidate = planned.grants.get(link)
-        lease = state.leases.get(link)
-        decision: Decision | None
-        if candidate is None:
-            decision = _clear(state, lease, planned.refusals.get(link, reasons.LINK_REMOVED)) if lease else None
-        else:
-            decision = _grant(state, candidate, lease, head, index)
-        if decision is not None:
-            index += 1
-            yield decision
-
-
-def _clear(state: State, lease: Lease, reason: str) -> LeaseCleared | None:
-    """Return the event that ends the lease; None while it lives and the last of the backlog is out under it.
-
-    What was just lent is still on its way, and a helper that has heard of the end turns it away.
-    """
-    event = lease.event
-    over = slots.use_key(event.link, event.owner, event.helper)
-    if reason == reasons.NOTHING_LENDABLE and health.is_live(state, lease) and slots.count_open(state, over):
-        return None
-    fields = {name: getattr(lease.event, name) for name in LeaseCleared.__struct_fields__}
-    return LeaseCleared(**{**fields, "slots": 0, "reason": reason, "basis": _basis(state, lease.event.owner)})
-
-
-def _basis(state: State, owner: NodeId) -> Basis:
-    node = state.nodes[owner]
-    return Basis(owner, node.incarnation, node.pseq)
-
-
-def _grant(
-    state: State, candidate: Candidate, lease: Lease | None, head: Head, index: int
-) -> LeaseGranted | LeaseChanged | None:
-    """Return the event that gives the link its slots; None while the live lease says so already and is young."""
-    ttl_us = state.control.settings.get("cluster.offload_lease_ttl", LEASE_TTL_US)
-    if lease is not None and lease.event.slots == candidate.slots and state.now_us - lease.granted_us < ttl_us // 3:
-        return None
-    added = candidate.added
-    kind: type[LeaseGranted | LeaseChanged] = LeaseGranted if lease is None else LeaseChanged
-    return kind(
-        link=added.link,
-        owner=added.owner,
-        owner_model=added.owner_model,
-        helper=added.helper,
-        helper_model=added.helper_model,
-        helper_url=state.nodes[added.helper].url,
-        lease=lease_id(head.generation, head.version, index) if lease is None else lease.event.lease,
-        slots=candidate.slots,
-        ttl_us=ttl_us,
-        basis=_basis(state, added.owner),
-        switch_us=candidate.switch_us,
-        job_us=candidate.job_us,
-        source=candidate.source,
-        gain_us=candidate.gain_us,
-        reason="pays",
-    )
+def _of_links(state: State) -> Iterator[Decision]:
+    """Yield what follows about breakers, stalled helpers and hints; whoever takes one evolves it before asking for the next."""
+    yield from breaker.changes(state)
+    if state.woken_us:
+        yield from stall.words(state, state.woken_us)
+    yield from hints.words(state)
 
 
 # ---- decisions into state --------------------------------------------------------------------------------------------
 
 
 def evolve(state: State, decision: Decision) -> None:
-    """Apply one decision. Never refuses: it has been taken."""
-    match decision:
-        case OwnerPlanned():
-            key = owner_key(decision.owner, decision.model)
-            if not decision.more:
-                state.touched.pop(key, None)
-            if decision.held:
-                state.planned_us[key] = state.now_us
-            else:
-                state.planned_us.pop(key, None)
-        case LeaseGranted() | LeaseChanged():
-            key = owner_key(decision.owner, decision.owner_model)
-            state.leases[decision.link] = Lease(decision, state.now_us)
-            state.leased[key] = sorted({*state.leased.get(key, ()), decision.link})
-        case LeaseCleared():
-            _drop_lease(state, decision.link, owner_key(decision.owner, decision.owner_model))
-            # what is free now may be what another owner was refused
-            helper_key = owner_key(decision.helper, decision.helper_model)
-            registration.touch_lenders(state, helper_key, "slots_freed", but=decision.link)
-        case NodeHealthChanged():
-            _health_changed(state, decision)
-        case RequestPresumedLost(node=name, request=request):
-            state.presuming[name] = [owner_key(name, decision.model), request]
-        case RequestOrphaned():
-            _orphaned(state, decision)
-        case _:
-            pass  # safe mode changes nothing that a rule reads
+    """Apply one decision. Never refuses: it has been taken. Safe mode changes nothing that a rule reads."""
+    evolver = _EVOLVERS.get(type(decision))
+    if evolver is not None:
+        evolver(state, decision)
+
+
+def _planned(state: State, decision: OwnerPlanned) -> None:
+    key = owner_key(decision.owner, decision.model)
+    if not decision.more:
+        state.touched.pop(key, None)
+    state.planned_us.pop(key, None)
+    state.probe_due.pop(key, None)
+    if decision.held:
+        state.planned_us[key] = state.now_us
+        waits_us = [verdict.probe_in_us for verdict in decision.verdicts if verdict.probe_in_us >= 0]
+        if waits_us:
+            state.probe_due[key] = state.now_us + min(waits_us)
+
+
+def _leased(state: State, decision: LeaseGranted | LeaseChanged) -> None:
+    key = owner_key(decision.owner, decision.owner_model)
+    state.leases[decision.link] = Lease(decision, state.now_us)
+    state.leased[key] = sorted({*state.leased.get(key, ()), decision.link})
+
+
+def _cleared(state: State, decision: LeaseCleared) -> None:
+    _drop_lease(state, decision.link, owner_key(decision.owner, decision.owner_model))
+    # what is free now may be what another owner was refused, for this model or for another one of its runtime
+    node = state.nodes.get(decision.helper)
+    for model in rooms.models_of(node, decision.helper_model) if node is not None else [decision.helper_model]:
+        touch_lenders(state, owner_key(decision.helper, model), "slots_freed", but=decision.link)
+
+
+def _presumed_lost(state: State, decision: RequestPresumedLost) -> None:
+    state.presuming[decision.node] = [owner_key(decision.node, decision.model), decision.request]
 
 
 def _health_changed(state: State, decision: NodeHealthChanged) -> None:
@@ -294,3 +250,31 @@ def _orphaned(state: State, decision: RequestOrphaned) -> None:
         over = queue.lent.pop(decision.request, None)
         if over:
             slots.left_by_owner(state, over, decision.request)
+
+
+_EVOLVERS: Final[dict[type[Decision], Callable[[State, Any], None]]] = {
+    OwnerPlanned: _planned,
+    LeaseGranted: _leased,
+    LeaseChanged: _leased,
+    LeaseCleared: _cleared,
+    LinkPriced: hints.evolve,
+    LeaseChecked: stall.evolve,
+    LeaseStalled: stall.evolve,
+    BreakerChanged: breaker.evolve,
+    NodeHealthChanged: _health_changed,
+    RequestPresumedLost: _presumed_lost,
+    RequestOrphaned: _orphaned,
+}
+
+__all__ = [
+    "DECISION_BYTES_MAX",
+    "NODE_BYTES_MAX",
+    "OWNERS_PER_COMMIT_MAX",
+    "Decided",
+    "Head",
+    "decide",
+    "dirty_owners",
+    "evolve",
+    "finish",
+    "merge_touched",
+]

@@ -37,19 +37,22 @@ from domain.events import (
     Lent,
     Loaded,
     LoadFailed,
+    LoadStarted,
     NodeSnapshot,
     NotAccepting,
     QueueSnapshot,
     Registered,
     Rejected,
     RelayRefused,
+    RestoreCancelled,
     Restored,
     Started,
+    StillRunning,
     Stopped,
     Unloaded,
 )
 from domain.ids import ModelId, NodeId, RequestId
-from domain.master import health, registration, slots
+from domain.master import health, lending, registration, rooms, slots, timers, traffic
 from domain.master.fits import Fit
 from domain.master.inputs import FactInput, FactOrRejected
 from domain.master.inputs import Rejected as Refused
@@ -67,6 +70,7 @@ from domain.master.state import (
     State,
     owner_key,
     touch,
+    touch_lenders,
 )
 
 GAPS_KEPT = 16
@@ -179,27 +183,17 @@ def _held(state: State, node: NodeId, fact: Held) -> None:
     else:
         _arrived(state, queue)
     if not _is_full(state, node, queue):
-        hold(queue, fact.request, HeldJob(min(fact.work, WORK_MAX), fact.lendable, fact.est_tokens))
+        job = HeldJob(min(fact.work, WORK_MAX), fact.lendable, fact.est_tokens, fact.vision)
+        queue.hold(fact.request, job, state.now_us)
     touch(state, key, "enqueued")
-
-
-def hold(queue: Queue, request: RequestId, job: HeldJob) -> None:
-    """Put a request, which is not there, to what is held."""
-    queue.held[request] = job
-    queue.held_work += job.work
-    queue.held_tokens += job.tokens
-    queue.lendable += job.lendable
 
 
 def unhold(state: State, key: str, queue: Queue, request: RequestId) -> HeldJob | None:
     """Take a request out of what is held; None if it was not there. An owner that holds nothing has no timer."""
-    job = queue.held.pop(request, None)
-    if job is not None:
-        queue.held_work -= job.work
-        queue.held_tokens -= job.tokens
-        queue.lendable -= job.lendable
-        if not queue.held:
-            state.planned_us.pop(key, None)
+    job = queue.release(request)
+    if job is not None and not queue.held:
+        state.planned_us.pop(key, None)
+        state.probe_due.pop(key, None)
     return job
 
 
@@ -230,6 +224,7 @@ def _ended(state: State, node: NodeId, fact: _Terminal) -> None:
         over = queue.lent.pop(fact.request, None)
         if over:
             slots.left_by_owner(state, over, fact.request)
+            traffic.changed(state, over)
         if queue.engine.pop(fact.request, None) is not None:
             queue.freed_us = state.now_us
         touch(state, key, "borrowed_completed" if fact.helper else "completed")
@@ -253,6 +248,7 @@ def _learn(state: State, node: NodeId, fact: Finished | BorrowFinished) -> None:
         fit = _fit(state, node, fact.model)
         if fit is not None:
             fit.learn(min(fact.work, WORK_MAX), fact.service_us, state.now_us)
+            state.refit[owner_key(node, fact.model)] = ""
 
 
 def _alive(state: State, node: NodeId, fact: QueueSnapshot | LeaseUpdated) -> None:
@@ -267,51 +263,18 @@ def _lent(state: State, node: NodeId, fact: Lent) -> None:
     if queue is None:
         return
     key, over = owner_key(node, fact.model), slots.use_key(fact.link, node, fact.helper)
+    traffic.sent(state, over, fact.request, queue)
     unhold(state, key, queue, fact.request)
     queue.engine.pop(fact.request, None)
     if fact.request in queue.lent or not _is_full(state, node, queue):
         queue.lent[fact.request] = over
     if not queue.held:  # nothing is left to lend: what the lease holds is wanted elsewhere
         touch(state, key, "drained")
-    slots.lent(state, over, fact.request, fact.work, node)
-
-
-def _lend_closed(
-    state: State, node: NodeId, fact: LendAnswered | LendReturned | LendBusy | CutOff | RelayRefused
-) -> None:
-    slots.closed_by_owner(state, slots.use_key(fact.link, node, fact.helper), fact.request)
-    touch(state, owner_key(node, fact.model), "borrowed_completed")
-
-
-def _accepted(state: State, node: NodeId, fact: BorrowAccepted) -> None:
-    slots.accepted(state, slots.use_key(fact.link, fact.owner, node), fact.request, node)
-
-
-def _borrow_started(state: State, node: NodeId, fact: BorrowStarted) -> None:
-    slots.started(state, slots.use_key(fact.link, fact.owner, node), fact.request)
-
-
-def _borrow_closed(state: State, node: NodeId, fact: BorrowReturned | BorrowBusy) -> None:
-    slots.closed_by_helper(state, slots.use_key(fact.link, fact.owner, node), fact.request)
-    _last_home(state, node, fact)
-
-
-def _borrow_finished(state: State, node: NodeId, fact: BorrowFinished) -> None:
-    slots.closed_by_helper(state, slots.use_key(fact.link, fact.owner, node), fact.request)
-    _last_home(state, node, fact)
-    if fact.ok:  # failures and cut-offs never teach
-        _learn(state, node, fact)
-
-
-def _last_home(state: State, node: NodeId, fact: BorrowReturned | BorrowBusy | BorrowFinished) -> None:
-    """Touch an owner without backlog whose lease was kept only for what was out: that may have been the last."""
-    lease = state.leases.get(fact.link)
-    if lease is None or (lease.event.owner, lease.event.helper) != (fact.owner, node):
-        return
-    key = owner_key(lease.event.owner, lease.event.owner_model)
-    queue = state.queues.get(key)
-    if queue is None or not queue.held:
-        touch(state, key, "borrowed_completed")
+    if slots.lent(state, over, fact.request, fact.work, node):
+        went = traffic.of(state, over, node)
+        if went is not None:
+            went.owner_model = fact.model
+    traffic.changed(state, over)
 
 
 # ---- models and the node itself --------------------------------------------------------------------------------------
@@ -321,23 +284,25 @@ def _loaded(state: State, node: NodeId, fact: Loaded | Restored) -> None:
     fit = _fit(state, node, fact.model)
     if fit is not None:
         fit.learn_load(fact.load_us, state.now_us)
-    registration.set_ready(state, node, fact.model, ready=True)
+    rooms.loaded(state, node, fact)
 
 
-def _unloaded(state: State, node: NodeId, fact: Unloaded | LoadFailed) -> None:
-    registration.set_ready(state, node, fact.model, ready=False)
+def _borrow_finished(state: State, node: NodeId, fact: BorrowFinished) -> None:
+    lending.borrow_finished(state, node, fact)
+    if fact.ok:  # failures and cut-offs never teach
+        _learn(state, node, fact)
 
 
 def _accepting(state: State, node: NodeId, fact: Accepting) -> None:
     state.nodes[node].not_accepting.pop(fact.model, None)
-    registration.touch_lenders(state, owner_key(node, fact.model), "health")
+    touch_lenders(state, owner_key(node, fact.model), "health")
 
 
 def _not_accepting(state: State, node: NodeId, fact: NotAccepting) -> None:
     if fact.model not in state.nodes[node].models:
         return
     state.nodes[node].not_accepting[fact.model] = fact.reason
-    registration.touch_lenders(state, owner_key(node, fact.model), "health")
+    touch_lenders(state, owner_key(node, fact.model), "health")
 
 
 def _draining(state: State, node: NodeId, fact: Draining | Stopped) -> None:
@@ -361,21 +326,24 @@ _HANDLERS: dict[type[Input], Callable[[State, NodeId, Any], None]] = {
     Expired: _ended,
     QueueSnapshot: _alive,
     Lent: _lent,
-    LendAnswered: _lend_closed,
-    LendReturned: _lend_closed,
-    LendBusy: _lend_closed,
-    CutOff: _lend_closed,
-    RelayRefused: _lend_closed,
+    LendAnswered: lending.lend_closed,
+    LendReturned: lending.lend_closed,
+    LendBusy: lending.lend_closed,
+    CutOff: lending.lend_closed,
+    RelayRefused: lending.lend_closed,
     LeaseUpdated: _alive,
-    BorrowAccepted: _accepted,
-    BorrowStarted: _borrow_started,
+    BorrowAccepted: lending.accepted,
+    BorrowStarted: lending.started,
     BorrowFinished: _borrow_finished,
-    BorrowReturned: _borrow_closed,
-    BorrowBusy: _borrow_closed,
+    BorrowReturned: lending.borrow_closed,
+    BorrowBusy: lending.borrow_closed,
+    StillRunning: lending.still_running,
+    LoadStarted: rooms.load_started,
     Loaded: _loaded,
     Restored: _loaded,
-    Unloaded: _unloaded,
-    LoadFailed: _unloaded,
+    RestoreCancelled: rooms.restore_cancelled,
+    Unloaded: rooms.unloaded,
+    LoadFailed: rooms.unloaded,
     Registered: registration.registered,
     NodeSnapshot: registration.snapshot,
     Accepting: _accepting,
@@ -389,5 +357,5 @@ _HANDLERS: dict[type[Input], Callable[[State, NodeId, Any], None]] = {
 _OBSERVED: dict[type[Input], Callable[[State, Any], None]] = {
     HeartbeatMissed: health.missed,
     HeartbeatSeen: health.seen,
-    Due: health.due,
+    Due: timers.due,
 }

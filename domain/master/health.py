@@ -1,8 +1,10 @@
-"""Observations of the active master: heartbeats and timers."""
+"""Heartbeats, as the active master observes them."""
 
-from domain.events import Due, HeartbeatMissed, HeartbeatSeen
+from domain.events import HeartbeatMissed, HeartbeatSeen
 from domain.master import registration
-from domain.master.state import LEASE_TTL_US, REFRESH_US, Lease, State, is_plannable, owner_key, touch
+from domain.master.leases import is_live, lease_life_us
+from domain.master.state import State
+from domain.master.timers import next_due_us
 
 OFFLINE_AFTER_US = 10_000_000
 """Silent for so long, a node counts as gone and its requests as presumed lost (the promise is 15 s)."""
@@ -27,38 +29,9 @@ def seen(state: State, fact: HeartbeatSeen) -> None:
         registration.touch_node(state, fact.node, "health")
 
 
-def due(state: State, fact: Due) -> None:
-    """Touch every owner whose timer ran out: its refresh interval, or a lease of it that is over."""
-    del fact
-    for key in sorted(key for key, planned in state.planned_us.items() if planned + REFRESH_US <= state.now_us):
-        touch(state, key, "tick")
-    for link in sorted(link for link, lease in state.leases.items() if not is_live(state, lease)):
-        lease = state.leases[link]
-        touch(state, owner_key(lease.event.owner, lease.event.owner_model), "tick")
-
-
-def lease_life_us(ttl_us: int) -> int:
-    """Return how long after its commit the master counts a lease: a tenth longer than its owner, on any clock."""
-    return ttl_us + ttl_us // 10
-
-
-def is_live(state: State, lease: Lease) -> bool:
-    """Tell whether the owner may still lend under a lease; one that is over waits only to be cleared."""
-    return state.now_us < lease.granted_us + lease_life_us(lease.event.ttl_us)
-
-
-def next_due_us(state: State) -> int | None:
-    """Return the domain time of the earliest timer, or None if no owner that a plan can help holds work or a lease."""
-    times = [planned + REFRESH_US for key, planned in state.planned_us.items() if is_plannable(state, key)]
-    times += [lease.granted_us + lease_life_us(lease.event.ttl_us) for lease in state.leases.values()]
-    return min(times, default=None)
-
-
 __all__ = [
-    "LEASE_TTL_US",
     "OFFLINE_AFTER_US",
     "UNHEALTHY_AFTER_US",
-    "due",
     "is_live",
     "lease_life_us",
     "missed",

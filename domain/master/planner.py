@@ -2,48 +2,25 @@
 
 Held requests are equal jobs of their mean work; owner and helpers are machines with a ready time and a time per job. The n
 earliest completion slots over all of them (domain.master.slotting) say how many each gets. A helper that would have to switch
-models is opened only if that wins more job-time than it costs, its own requests' expected waits included.
+models is opened only if that wins more job-time than it costs, its own requests' expected waits included. Who was not chosen and
+is not measured may get a probe (domain.master.probes).
 """
 
 import msgspec
 
 from domain import fixed
-from domain.events import LinkAdded, OwnerPlanned, Verdict
+from domain.events import ModelInfo, OwnerPlanned, Verdict
 from domain.ids import LinkId
-from domain.master import pricing, reasons, slots
-from domain.master.control import setting
+from domain.master import candidates, pricing, probes, reasons, rooms
+from domain.master.candidates import Candidate
 from domain.master.fits import Price, cost_us, unit_q64
 from domain.master.pricing import GAIN_US_MAX
 from domain.master.slotting import Machine, earliest_slots, saved_by_each
-from domain.master.state import Queue, State, owner_key, split_key
+from domain.master.state import Queue, State, split_key
 
 VERDICTS_MAX = 16
 FEW_LENDABLE = 4
-"""With fewer lendable requests than this, a switch must also shorten the drain by its way back."""
-
-
-class Candidate(msgspec.Struct):
-    """One link's helper as the plan sees it."""
-
-    added: LinkAdded
-    out: int
-    room: int
-    """Slots that the helper can give to this owner at most."""
-    code: str = ""
-    source: str = ""
-    job_us: int = 0
-    ready_us: int = 0
-    """Until the helper could begin the first job, switch included."""
-    switch_us: int = 0
-    back_us: int = 0
-    gain_us: int = 0
-    quota: int = 0
-    slots: int = 0
-
-    @property
-    def first_answer_us(self) -> int:
-        """When the helper would hand back a first job."""
-        return self.ready_us + self.job_us
+"""With fewer lendable requests than this, a switch must also shorten the drain by its likely way back."""
 
 
 class Plan(msgspec.Struct):
@@ -51,128 +28,88 @@ class Plan(msgspec.Struct):
 
     row: OwnerPlanned
     grants: dict[LinkId, Candidate]
-    """Links that get a lease."""
+    """Links that get a lease, probes among them."""
     refusals: dict[LinkId, str]
     """Links that get none, with the code."""
+    work: int
+    """Mean work of what is held."""
+    owner_job_us: int
+    """What that costs the owner; 0 if it has no price."""
 
 
 def plan(state: State, key: str, trigger: str) -> Plan:
     """Return what `water` gives to the owner queue `key`. Pure: reads the state, changes nothing."""
     queue = state.queues.get(key) or Queue()
-    candidates = [_candidate(state, link) for link in state.control.by_owner.get(key, ())]
+    info = _info(state, key)
+    found = [candidates.look(state, link, info, queue) for link in state.control.by_owner.get(key, ())]
     size = queue.held_work // len(queue.held) if queue.held else 0
     price = pricing.owner_price(state, key, size)
-    blocked = _owner_blocked(state, key, queue, price)
+    blocked = _owner_blocked(state, key, queue)
     drain_us = lent_us = job_us = -1
+    end_us: int | None = None
     if price is not None and queue.held:
-        at_once, unit = _engine_slots(state, key), unit_q64(price.log)
-        free = pricing.engine_free_us(queue, unit, state.now_us, at_once)
-        job_us = max(1, cost_us(unit, size) // at_once)
-        owner: Machine = (free, job_us)
-        drain_us = free + job_us * len(queue.held)
+        owner = _owner_machine(state, key, info, price, size)
+        job_us = owner[1]
+        drain_us = owner[0] + job_us * len(queue.held)
         if not blocked:
-            for candidate in candidates:
-                _price(state, candidate, size, queue)
-            lent_us = _pour(state, owner, candidates, queue)
-    if blocked:
-        for candidate in candidates:
-            candidate.code = candidate.code or blocked
-    return _result(key, trigger, queue, candidates, (drain_us, lent_us, job_us))
+            for candidate in found:
+                candidates.price(state, candidate, key, size)
+            lent_us, end_us = _pour(state, owner, found, queue)
+    elif not blocked:
+        for candidate in found:
+            _unpriced(state, candidate, size)
+    if not blocked:
+        for candidate in found:
+            if not candidate.slots:
+                probes.consider(state, candidate, queue, key, end_us)
+    for candidate in found:
+        candidate.blocked(blocked)
+    return _result(key, trigger, queue, found, (drain_us, lent_us, job_us, size))
 
 
-def _engine_slots(state: State, key: str) -> int:
+def _info(state: State, key: str) -> ModelInfo | None:
     node, model = split_key(key)
     known = state.nodes.get(node)
-    info = known.models.get(model) if known is not None else None
-    return max(1, info.slots) if info is not None else 1
+    return known.models.get(model) if known is not None else None
 
 
-def _owner_blocked(state: State, key: str, queue: Queue, price: Price | None) -> str:
+def _owner_machine(state: State, key: str, info: ModelInfo | None, price: Price, size: int) -> Machine:
+    """Return the owner as a machine; a model that is neither in nor coming has to be loaded first."""
+    at_once = max(1, info.slots) if info is not None else 1
+    machine = pricing.machine(state, key, unit_q64(price.log), at_once)
+    free_us = machine.free_us
+    if info is not None and not info.ready:
+        name, model = split_key(key)
+        room = rooms.room_of(state.nodes[name], model)
+        if room is None or room.loading != model:
+            free_us += pricing.load_us(state, key) or 0
+    return free_us, max(1, cost_us(machine.unit, size) // at_once)
+
+
+def _owner_blocked(state: State, key: str, queue: Queue) -> str:
     node, _ = split_key(key)
-    known = state.nodes.get(node)
-    if known is None or known.incomplete or known.late:
-        return reasons.HISTORY_INCOMPLETE
     enrolled = state.control.roster.get(node)
     if enrolled is not None and enrolled.retired:
         return reasons.NODE_RETIRED
-    if known.silent_us:
+    known = state.nodes.get(node)
+    if known is not None and known.silent_us:
         return reasons.NODE_SILENT
-    if not queue.lendable:
-        return reasons.NOTHING_LENDABLE
-    return reasons.OWNER_UNPRICED if price is None else ""
-
-
-def _candidate(state: State, link: LinkId) -> Candidate:
-    added = state.control.links[link]
-    node = state.nodes.get(added.helper)
-    candidate = Candidate(
-        added=added,
-        out=slots.count_open(state, slots.key_of(added)),
-        room=pricing.free_slots(state, added, node.depth) if node is not None else 0,
-    )
-    candidate.code = _ineligible(state, candidate)
-    return candidate
-
-
-def _ineligible(state: State, candidate: Candidate) -> str:
-    """Return why the helper cannot be considered at all; the first reason in rank order."""
-    added = candidate.added
-    node = state.nodes.get(added.helper)
-    enrolled = state.control.roster.get(added.helper)
-    if enrolled is not None and enrolled.retired:
-        return reasons.NODE_RETIRED
-    if node is None or added.helper_model not in node.models:
-        return reasons.MODEL_UNKNOWN
-    if node.silent_us:
-        return reasons.NODE_SILENT
-    if node.incomplete or node.late:
+    if known is None or known.incomplete or known.late:
         return reasons.HISTORY_INCOMPLETE
-    helper_queue = state.queues.get(owner_key(added.helper, added.helper_model))
-    own_work = helper_queue is not None and bool(helper_queue.held)
-    if own_work or node.draining or added.helper_model in node.not_accepting:
-        return reasons.HELPER_NOT_ACCEPTING
-    return reasons.HELPER_CLAIMED if candidate.room <= 0 else ""
+    return "" if queue.lendable else reasons.NOTHING_LENDABLE
 
 
-def _price(state: State, candidate: Candidate, size: int, queue: Queue) -> None:
-    """Fill in what the helper would cost; sets its code where that is not known or not allowed."""
-    if candidate.code == reasons.MODEL_UNKNOWN:
-        return
-    added = candidate.added
-    helper_key = owner_key(added.helper, added.helper_model)
-    price = pricing.helper_price(state, helper_key, owner_key(added.owner, added.owner_model), size)
-    info = state.nodes[added.helper].models.get(added.helper_model) if added.helper in state.nodes else None
-    if price is None or info is None:
-        candidate.code = candidate.code or reasons.SERVICE_UNPRICED
-        return
-    candidate.source = price.source
-    unit = unit_q64(price.log)
-    candidate.job_us = cost_us(unit, size)
-    candidate.ready_us = pricing.helper_free_us(state, helper_key, unit) + pricing.TURNAROUND_US
-    if info.context and queue.held_tokens // len(queue.held) > info.context:
-        candidate.code = candidate.code or reasons.CONTEXT_TOO_SMALL
-    if info.ready:
-        return
-    if not added.load_if_unloaded:
-        candidate.code = candidate.code or reasons.LOAD_FORBIDDEN
-        return
-    fit = state.fits.get(helper_key)
-    window_us = setting(state.control, "scheduling_sample_window")
-    load_us = fit.load_us(state.now_us, window_us) if fit is not None else None
-    if load_us is None:
-        candidate.code = candidate.code or reasons.SWITCH_UNPRICED
-        return
-    candidate.switch_us = load_us
-    candidate.ready_us += load_us
+def _unpriced(state: State, candidate: Candidate, size: int) -> None:
+    """Say what is missing where the owner has no price: its own measure alone, or the helper's as well."""
+    candidates.price(state, candidate, "", size)
+    candidate.blocked(reasons.OWNER_UNPRICED)
 
 
-def _pour(state: State, owner: Machine, candidates: list[Candidate], queue: Queue) -> int:
-    """Give each candidate its quota and slots; return the drain time with them, or -1 if none gets any."""
+def _pour(state: State, owner: Machine, found: list[Candidate], queue: Queue) -> tuple[int, int]:
+    """Give each candidate its quota and slots; return the drain time with them, -1 if none gets any, and when it ends."""
     jobs = len(queue.held)
-    open_ones = [c for c in candidates if not c.code and not c.switch_us]
-    cold_ones = sorted(
-        (c for c in candidates if not c.code and c.switch_us), key=lambda c: (c.first_answer_us, c.added.link)
-    )
+    open_ones = [c for c in found if not c.code and not c.cold]
+    cold_ones = sorted((c for c in found if not c.code and c.cold), key=lambda c: (c.first_answer_us, c.added.link))
     machines = [owner] + [(c.ready_us, c.job_us) for c in open_ones]
     counts, last_us, sum_us = earliest_slots(machines, jobs)
     for candidate in cold_ones:
@@ -181,52 +118,64 @@ def _pour(state: State, owner: Machine, candidates: list[Candidate], queue: Queu
             continue
         wider = [*machines, (candidate.ready_us, candidate.job_us)]
         counts2, last2_us, sum2_us = earliest_slots(wider, jobs)
-        if not _opens(state, candidate, counts2[-1], (sum_us - sum2_us, last_us - last2_us), queue.lendable):
-            candidate.code = reasons.COST_REJECTED
-            continue
-        machines, counts, last_us, sum_us = wider, counts2, last2_us, sum2_us
-        open_ones.append(candidate)
+        candidate.code = _opens(state, candidate, counts2[-1], (sum_us - sum2_us, last_us - last2_us), queue)
+        if not candidate.code:
+            machines, counts, last_us, sum_us = wider, counts2, last2_us, sum2_us
+            open_ones.append(candidate)
     saved = saved_by_each(machines, counts)
     for place, candidate in enumerate(open_ones, start=1):
         candidate.quota = counts[place]
         if candidate.quota:
-            _grant(candidate, owner[1], queue)
+            _grant(state, candidate, owner[1], queue)
             candidate.gain_us = candidate.gain_us or min(saved[place], GAIN_US_MAX)
         else:
             alone_us = owner[0] + owner[1] * jobs
             candidate.code = reasons.COST_REJECTED if candidate.first_answer_us >= alone_us else reasons.OUTRANKED
-    return last_us if any(c.slots for c in open_ones) else -1
+    return last_us if any(c.slots for c in open_ones) else -1, last_us
 
 
-def _opens(state: State, candidate: Candidate, jobs: int, saved: tuple[int, int], lendable: int) -> bool:
-    """Tell whether opening a model switch pays; `saved` is (job time, drain time)."""
+def _opens(state: State, candidate: Candidate, jobs: int, saved: tuple[int, int], queue: Queue) -> str:
+    """Return why opening a model switch does not pay, empty if it does; `saved` is (job time, drain time)."""
     if not jobs:
-        return False
-    job_time_us, drain_us = saved
-    switch = pricing.Switch(candidate.switch_us, candidate.back_us, candidate.job_us)
-    if job_time_us < fixed.times(candidate.switch_us + candidate.back_us, pricing.WEAR):
-        return False
-    if drain_us < candidate.back_us and lendable < FEW_LENDABLE:
-        return False
-    helper_key = owner_key(candidate.added.helper, candidate.added.helper_model)
-    candidate.gain_us = pricing.switch_gain_us(state, helper_key, switch, jobs, job_time_us)
-    return candidate.gain_us > 0
+        return reasons.COST_REJECTED
+    switch = pricing.Switch(
+        switch_us=candidate.switch_us,
+        back_us=candidate.back_us,
+        job_us=candidate.job_us,
+        jobs=jobs,
+        saved_us=saved[0],
+        sooner_us=saved[1],
+        few=queue.lendable < FEW_LENDABLE,
+    )
+    added = candidate.added
+    rate = pricing.own_rate_q64(state, added.helper, state.nodes[added.helper], added.helper_model)
+    candidate.gain_us = pricing.switch_gain_us(switch, rate)
+    if candidate.gain_us > 0:
+        return ""
+    lately = candidate.idle_us < candidate.switch_us + candidate.back_us
+    if lately and pricing.switch_gain_us(switch, 0) > 0:
+        return reasons.HELPER_RECENTLY_BUSY
+    return reasons.COST_REJECTED
 
 
-def _grant(candidate: Candidate, owner_job_us: int, queue: Queue) -> None:
+def _grant(state: State, candidate: Candidate, owner_job_us: int, queue: Queue) -> None:
     """Set the slots: enough to cover the turnaround, two where the helper is at least as fast, never more than it can give."""
     tenth = candidate.job_us // 10
-    wanted = 1 + max(0, fixed.ceil_div(pricing.TURNAROUND_US - tenth, candidate.job_us))
+    wanted = 1 + max(0, fixed.ceil_div(candidate.turn_us - tenth, candidate.job_us))
     if candidate.job_us <= owner_job_us:
         wanted = max(wanted, 2)
-    candidate.slots = min(wanted, min(candidate.quota, queue.lendable) + candidate.out, candidate.room)
-
-
-def _result(key: str, trigger: str, queue: Queue, candidates: list[Candidate], times_us: tuple[int, int, int]) -> Plan:
-    node, model = split_key(key)
-    ranked = sorted(
-        candidates, key=lambda c: (not c.slots, reasons.RANK.get(c.code, -1), c.first_answer_us, c.added.link)
+    candidate.slots = min(
+        wanted,
+        min(candidate.quota, candidate.lendable(queue)) + candidate.out,
+        candidate.spare,
+        candidates.may_be_lent(state, candidate),
     )
+
+
+def _result(key: str, trigger: str, queue: Queue, found: list[Candidate], figures: tuple[int, int, int, int]) -> Plan:
+    node, model = split_key(key)
+    ranked = sorted(found, key=_rank)
+    drain_us, lent_us, job_us, size = figures
     left_out: dict[str, int] = {}
     for candidate in ranked[VERDICTS_MAX:]:
         code = candidate.code or "granted"
@@ -238,25 +187,34 @@ def _result(key: str, trigger: str, queue: Queue, candidates: list[Candidate], t
         held=len(queue.held),
         lendable=queue.lendable,
         in_engine=len(queue.engine),
-        out=sum(c.out for c in candidates),
-        drain_us=times_us[0],
-        lent_drain_us=times_us[1],
-        owner_job_us=times_us[2],
+        out=sum(c.out for c in found),
+        drain_us=drain_us,
+        lent_drain_us=lent_us,
+        owner_job_us=job_us,
         verdicts=tuple(_verdict(candidate) for candidate in ranked[:VERDICTS_MAX]),
         left_out=tuple(sorted(left_out.items())),
     )
     return Plan(
         row,
-        {c.added.link: c for c in candidates if c.slots},
-        {c.added.link: c.code for c in candidates if not c.slots},
+        {c.added.link: c for c in found if c.slots},
+        {c.added.link: c.code for c in found if not c.slots},
+        work=size if job_us > 0 else 0,
+        owner_job_us=max(0, job_us),
     )
+
+
+def _rank(candidate: Candidate) -> tuple[bool, bool, int, int, LinkId]:
+    """Return the place of a verdict: those with slots first, then those that a timer waits for, then by rank of the code."""
+    first_us = candidate.first_answer_us
+    rank = reasons.RANK.get(candidate.code, -1)
+    return not candidate.slots, candidate.probe_in_us < 0, rank, first_us, candidate.added.link
 
 
 def _verdict(candidate: Candidate) -> Verdict:
     return Verdict(
         helper=candidate.added.helper,
         link=candidate.added.link,
-        outcome="granted" if candidate.slots else "skipped",
+        outcome="probe" if candidate.probe else "granted" if candidate.slots else "skipped",
         code=candidate.code,
         slots=candidate.slots,
         first_answer_us=candidate.first_answer_us,
@@ -267,4 +225,8 @@ def _verdict(candidate: Candidate) -> Verdict:
         source=candidate.source,
         out=candidate.out,
         quota=candidate.quota,
+        idle_us=candidate.idle_us,
+        ready_us=candidate.ready_us,
+        samples=candidate.samples,
+        probe_in_us=candidate.probe_in_us,
     )

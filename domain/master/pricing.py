@@ -1,25 +1,32 @@
 """What things cost: time until a machine is free, time of one job there, and what opening a model switch wins or loses."""
 
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
 import msgspec
 
 from domain import fixed
 from domain.events import LinkAdded
-from domain.master import fits, slots
+from domain.ids import ModelId, NodeId, RequestId
+from domain.master import breaker, fits, rooms, slots
 from domain.master.control import setting
-from domain.master.fits import FitRules, Price, cost_us
-from domain.master.health import is_live
-from domain.master.state import Queue, State, owner_key, split_key
+from domain.master.fits import FitRules, Price, cost_us, unit_q64
+from domain.master.leases import is_live
+from domain.master.links import links_to
+from domain.master.state import Node, Queue, Room, State, owner_key, split_key
 
-TURNAROUND_US = 20_000
-"""From a slot that falls free to the next lent request in it: one decision and two hops."""
-WEAR = fixed.ONE // 10
+TURNAROUND_US: Final = 20_000
+"""From a slot that falls free to the next lent request in it, where none was measured: one decision and two hops."""
+WEAR: Final = fixed.ONE // 10
 """Share of a switch and its way back that must be won besides: a load wears, and predictions err."""
-OWN_WEIGHT = fixed.ONE
+OWN_WEIGHT: Final = fixed.ONE
 """How much a second of the helper's own requests counts against a second of the owner's."""
-GAIN_US_MAX = 10**18
+GAIN_US_MAX: Final = 10**18
 """A gain or loss beyond this means nothing; held here it fits 64 bits."""
 LATE_FLOOR_NUM, LATE_FLOOR_DEN = 1, 10
 """A job that runs over its estimate is taken to need at least a tenth of it more."""
+_HALF_ARRIVAL_US: Final = 5_000_000
+_UNSEEN_US, _UNSEEN_FACTOR = 60_000_000, 10
 
 
 def fit_rules(state: State, key: str) -> FitRules:
@@ -40,6 +47,28 @@ def helper_price(state: State, key: str, owner: str, work: int) -> Price | None:
     return fits.price(state.fits.get(key), state.fits.get(owner), fit_rules(state, key), state.now_us, work)
 
 
+def load_us(state: State, key: str) -> int | None:
+    """Return what a load of a model costs; None if none was measured in the window."""
+    fit = state.fits.get(key)
+    if fit is None:
+        return None
+    return fit.load_us(state.now_us, setting(state.control, "scheduling_sample_window"))
+
+
+def likely_load_us(state: State, key: str, owner: str) -> int | None:
+    """Return what a load may cost that was never measured: as any load there, else as the owner's own model takes; or None."""
+    name, _ = split_key(key)
+    window_us = setting(state.control, "scheduling_sample_window")
+    node = state.nodes.get(name)
+    loads: list[int] = []
+    for model in node.models if node is not None else ():
+        fit = state.fits.get(owner_key(name, model))
+        if fit is not None:
+            since_us = state.now_us - window_us
+            loads += [load for load, at_us in zip(fit.loads_us, fit.loads_at_us, strict=True) if at_us >= since_us]
+    return sorted(loads)[len(loads) // 2] if loads else load_us(state, owner)
+
+
 def remaining_us(expected_us: int, elapsed_us: int) -> int:
     """Return what a running job still needs: never nothing, and more the longer it overruns."""
     if elapsed_us < 3 * expected_us:
@@ -47,38 +76,110 @@ def remaining_us(expected_us: int, elapsed_us: int) -> int:
     return elapsed_us * 3 // 10
 
 
-def engine_free_us(queue: Queue, unit: int, now_us: int, slots_at_once: int) -> int:
-    """Return the time until the owner's engine has served all that is inside it."""
-    if not queue.engine:
+# ---- until a machine is free -----------------------------------------------------------------------------------------
+
+
+class Machine(NamedTuple):
+    """A model's engine as a plan sees it."""
+
+    free_us: int
+    """Until it has served all that is inside it and all that it borrowed, with the rest of a load in progress."""
+    unit: int
+    """What a unit of work costs (fits.unit_q64); a job in service has taken at least this already."""
+
+
+class _Inside(NamedTuple):
+    since_us: int
+    request: RequestId
+    work: int
+    model: ModelId
+
+
+def machine(state: State, key: str, unit: int, at_once: int = 1) -> Machine:
+    """Return the engine of a model for which a unit of work is taken to cost `unit`; it works on `at_once` requests at a time.
+
+    What other models that share the runtime have to do counts at their own measured price, else at this one's.
+    """
+    name, model = split_key(key)
+    node = state.nodes.get(name)
+    if node is None:
+        return Machine(0, unit)
+    room = rooms.room_of(node, model)
+    inside: list[_Inside] = []
+    coming: list[tuple[ModelId, int]] = []
+    freed_us = room.freed_us if room is not None else 0
+    for each in room.models if room is not None else (model,):
+        freed_us = max(freed_us, _collect(state, name, each, inside, coming))
+    inside.sort()
+    elapsed = [
+        state.now_us - max(job.since_us, freed_us if place == 0 else 0) for place, job in enumerate(inside[:at_once])
+    ]
+    for job, elapsed_us in zip(inside, elapsed, strict=False):
+        if job.model == model and job.work:
+            unit = max(unit, (elapsed_us << 64) // job.work)
+    unit_of = _units(state, name, model, unit)
+    total = sum(cost_us(unit_of(each), work) for each, work in coming)
+    for place, job in enumerate(inside):
+        expected_us = cost_us(unit_of(job.model), job.work)
+        total += remaining_us(expected_us, elapsed[place]) if place < at_once else expected_us
+    return Machine(total // max(1, at_once) + load_left_us(state, name, room), unit)
+
+
+def _collect(
+    state: State, name: NodeId, model: ModelId, inside: list[_Inside], coming: list[tuple[ModelId, int]]
+) -> int:
+    """Add what the engine has of one model, and what it borrowed and has not begun; return when the last own one left it."""
+    key = owner_key(name, model)
+    queue = state.queues.get(key)
+    if queue is not None and queue.engine:
+        inside += [_Inside(job.since_us, request, job.work, model) for request, job in queue.engine.items()]
+    for added in links_to(state, key):
+        for request, use in sorted(state.uses.get(slots.key_of(added), {}).items()):
+            if not slots.is_open(use):
+                continue
+            if use.started_us:
+                inside.append(_Inside(use.started_us, request, use.work, model))
+            else:
+                coming.append((model, use.work))
+    return queue.freed_us if queue is not None else 0
+
+
+def _units(state: State, name: NodeId, model: ModelId, unit: int) -> Callable[[ModelId], int]:
+    known = {model: unit}
+
+    def unit_of(other: ModelId) -> int:
+        if other not in known:
+            fit = state.fits.get(owner_key(name, other))
+            measured = (
+                fit.measured(state.now_us, setting(state.control, "scheduling_sample_window"))
+                if fit is not None
+                else None
+            )
+            known[other] = unit_q64(measured.level) if measured is not None else unit
+        return known[other]
+
+    return unit_of
+
+
+def load_left_us(state: State, name: NodeId, room: Room | None) -> int:
+    """Return the rest of the load that is going on in a runtime; as long again as it took so far where none was measured."""
+    if room is None or not room.loading:
         return 0
-    jobs = sorted(queue.engine.items(), key=lambda item: (item[1].since_us, item[0]))
-    total = 0
-    for place, (_, job) in enumerate(jobs):
-        expected = cost_us(unit, job.work)
-        if place < slots_at_once:
-            total += remaining_us(expected, now_us - max(job.since_us, queue.freed_us if place == 0 else 0))
-        else:
-            total += expected
-    return total // max(1, slots_at_once)
+    key = owner_key(name, room.loading)
+    elapsed_us = max(0, state.now_us - room.since_us)
+    expected_us = load_us(state, key) or likely_load_us(state, key, key)
+    return elapsed_us if expected_us is None else remaining_us(expected_us, elapsed_us)
 
 
-def helper_free_us(state: State, helper_key: str, unit: int) -> int:
-    """Return the time until a helper has served its own work inside the engine and all that it borrowed."""
-    queue = state.queues.get(helper_key)
-    total = engine_free_us(queue, unit, state.now_us, 1) if queue is not None else 0
-    for added in _links_to(state, helper_key):
-        for use in slots.open_uses(state, slots.key_of(added)):
-            expected = cost_us(unit, use.work)
-            total += remaining_us(expected, state.now_us - use.started_us) if use.started_us else expected
-    return total
+def turnaround_us(state: State, key: str) -> int:
+    """Return how long a slot of a link stays empty between two requests: the median of what was measured."""
+    traffic = state.traffic.get(key)
+    if traffic is None or not traffic.turns_us:
+        return TURNAROUND_US
+    return sorted(traffic.turns_us)[len(traffic.turns_us) // 2]
 
 
-def idle_us(state: State, helper_key: str) -> int:
-    """Return how long ago the helper's own work last arrived or left; -1 if it never had any."""
-    queue = state.queues.get(helper_key)
-    if queue is None or not queue.arrival_us:
-        return -1
-    return 0 if queue.engine or queue.held else state.now_us - max(queue.arrival_us, queue.freed_us)
+# ---- what opening a switch wins --------------------------------------------------------------------------------------
 
 
 class Switch(msgspec.Struct, frozen=True):
@@ -87,56 +188,85 @@ class Switch(msgspec.Struct, frozen=True):
     switch_us: int
     back_us: int
     job_us: int
+    jobs: int
+    """How many the helper would take."""
+    saved_us: int
+    """Job time that it saves."""
+    sooner_us: int
+    """Drain time that it saves."""
+    few: bool
+    """The burst is small: then the drain has to end sooner too, by the likely way back."""
 
 
-def switch_gain_us(state: State, helper_key: str, switch: Switch, jobs: int, saved_us: int) -> int:
+def switch_gain_us(switch: Switch, rate_q64: int) -> int:
     """Return the job-microseconds that opening a switch wins: what it saves, less what it is expected to cost others.
 
     saved * exp(-rate (switch + job/2)) - w busy (back + job/2 + switch/2)(1 + rate (back + job)) - wear (switch + back), where
     `rate` is the helper's own arrivals and busy = 1 - exp(-rate * visit): the chance that own work comes during the visit.
+    Nothing is won (0) where the saving is below the wear, or a small burst ends no sooner than the way back is likely to take.
     Source: rule `water`, docs/discussions/pricing.md.
     """
-    rate_q32 = own_rate_q32(state, helper_key)
     there_and_back = switch.switch_us + switch.back_us
-    visit = min(
-        there_and_back + jobs * switch.job_us, there_and_back + (fixed.ONE // rate_q32 if rate_q32 else 1 << 60)
-    )
-    busy = fixed.ONE - fixed.exp_q32(-rate_q32 * visit)
-    kept = fixed.exp_q32(-rate_q32 * (switch.switch_us + switch.job_us // 2))
-    queueing = fixed.ONE + rate_q32 * (switch.back_us + switch.job_us)
-    harm = fixed.times(switch.back_us + switch.job_us // 2 + switch.switch_us // 2, fixed.times(busy, queueing))
-    gain = fixed.times(saved_us, kept) - fixed.times(harm, OWN_WEIGHT) - fixed.times(there_and_back, WEAR)
-    return max(-GAIN_US_MAX, min(gain, GAIN_US_MAX))
-
-
-def own_rate_q32(state: State, helper_key: str) -> int:
-    """Return the helper's own arrivals per microsecond in Q32, the gap since the newest one counted as a gap."""
-    queue = state.queues.get(helper_key)
-    if queue is None or not queue.arrival_us:
+    wear_us = fixed.times(there_and_back, WEAR)
+    visit_us = there_and_back + switch.jobs * switch.job_us
+    if rate_q64:
+        visit_us = min(visit_us, there_and_back + (1 << 64) // rate_q64)
+    busy = fixed.ONE - fixed.exp_q32(-(rate_q64 * visit_us >> 32))
+    if switch.saved_us < wear_us or (switch.few and switch.sooner_us < fixed.times(switch.back_us, busy)):
         return 0
-    since = state.now_us - queue.arrival_us
-    # Half an arrival more and five seconds more keep the rate of a node that was seen once between zero and one.
-    return ((2 * len(queue.gaps_us) + 1) << 31) // (sum(queue.gaps_us) + since + 5_000_000)
+    kept = fixed.exp_q32(-(rate_q64 * (switch.switch_us + switch.job_us // 2) >> 32))
+    queueing = fixed.ONE + (rate_q64 * (switch.back_us + switch.job_us) >> 32)
+    harm_us = fixed.times(switch.back_us + switch.job_us // 2 + switch.switch_us // 2, fixed.times(busy, queueing))
+    gain_us = fixed.times(switch.saved_us, kept) - fixed.times(harm_us, OWN_WEIGHT) - wear_us
+    return max(-GAIN_US_MAX, min(gain_us, GAIN_US_MAX))
+
+
+def own_rate_q64(state: State, name: NodeId, node: Node, model: ModelId) -> int:
+    """Return the node's own arrivals per microsecond in a model's runtime, in Q64; the time since the newest counts as a gap.
+
+    Half an arrival more and five seconds more keep the rate of a model that was seen once between zero and one. Where nothing
+    ever came, it is the less likely the longer that lasts.
+    """
+    rate = 0
+    for each in rooms.models_of(node, model):
+        queue = state.queues.get(owner_key(name, each))
+        if queue is not None and queue.arrival_us:
+            rate += _rate_q64(queue, state.now_us)
+    if rate:
+        return rate
+    return (1 << 64) // (_UNSEEN_FACTOR * (rooms.idle_us(state, name, node, model) + _UNSEEN_US))
+
+
+def _rate_q64(queue: Queue, now_us: int) -> int:
+    known_us = sum(queue.gaps_us) + now_us - queue.arrival_us
+    return ((2 * len(queue.gaps_us) + 1) << 63) // (known_us + _HALF_ARRIVAL_US)
+
+
+# ---- slots -----------------------------------------------------------------------------------------------------------
 
 
 def free_slots(state: State, added: LinkAdded, depth: int) -> int:
     """Return how many slots the helper can give over this link: its depth less what others have out or may yet lend."""
     helper_key = owner_key(added.helper, added.helper_model)
-    taken = 0
-    for other in _links_to(state, helper_key):
-        if other.link != added.link:
-            lease = state.leases.get(other.link)
-            live = lease.event.slots if lease is not None and is_live(state, lease) else 0
-            taken += max(slots.count_open(state, slots.key_of(other)), live)
-    return depth - taken
+    left = breaker.slots_left(state, helper_key)
+    return (depth if left is None else min(depth, left)) - sum(
+        max(slots.count_open(state, slots.key_of(other)), _leased(state, other))
+        for other in links_to(state, helper_key)
+        if other.link != added.link
+    )
 
 
-def _links_to(state: State, helper_key: str) -> list[LinkAdded]:
-    """Return every link by which something may be at the helper's model: the removed ones whose rest is still out as well."""
-    control = state.control
-    links = [control.links[link] for link in control.by_helper.get(helper_key, ())]
-    for link in sorted(control.gone):
-        added = control.gone[link]
-        if owner_key(added.helper, added.helper_model) == helper_key:
-            links.append(added)
-    return links
+def is_claimed(state: State, name: NodeId, node: Node, model: ModelId) -> bool:
+    """Tell whether somebody lends to another model of the same runtime, or may: the two would drive each other out."""
+    for sibling in rooms.models_of(node, model):
+        if sibling == model:
+            continue
+        for other in links_to(state, owner_key(name, sibling)):
+            if _leased(state, other) or slots.count_open(state, slots.key_of(other)):
+                return True
+    return False
+
+
+def _leased(state: State, added: LinkAdded) -> int:
+    lease = state.leases.get(added.link)
+    return lease.event.slots if lease is not None and is_live(state, lease) else 0

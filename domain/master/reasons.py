@@ -5,42 +5,92 @@
 
 from typing import Final
 
+from domain.catalogue.eligibility import INELIGIBLE
+
 LINK_REMOVED: Final = "link_removed"
 NODE_RETIRED: Final = "node_retired"
 MODEL_UNKNOWN: Final = "model_unknown"
+NO_VISION: Final = "no_vision"
 CONTEXT_TOO_SMALL: Final = "context_too_small"
+SIZE_UNKNOWN: Final = "size_unknown"
 NODE_SILENT: Final = "node_silent"
 HISTORY_INCOMPLETE: Final = "history_incomplete"
 HELPER_NOT_ACCEPTING: Final = "helper_not_accepting"
+QUARANTINED: Final = "quarantined"
 HELPER_CLAIMED: Final = "helper_claimed"
 LOAD_FORBIDDEN: Final = "load_forbidden"
 NOTHING_LENDABLE: Final = "nothing_lendable"
-OWNER_UNPRICED: Final = "owner_unpriced"
 SERVICE_UNPRICED: Final = "service_unpriced"
+OWNER_UNPRICED: Final = "owner_unpriced"
 SWITCH_UNPRICED: Final = "switch_unpriced"
+RESTORE_UNPRICED: Final = "restore_unpriced"
+HELPER_RECENTLY_BUSY: Final = "helper_recently_busy"
 COST_REJECTED: Final = "cost_rejected"
 OUTRANKED: Final = "outranked"
 
 REASONS: Final[dict[str, str]] = {
     LINK_REMOVED: "The link is gone, so its lease is cleared.",
-    NODE_RETIRED: "An operator retired the helper's node.",
+    NODE_RETIRED: "An operator retired the node.",
     MODEL_UNKNOWN: "The helper does not serve the linked model, or never registered.",
+    **INELIGIBLE,
+    NO_VISION: "All that may be lent holds images, and the linked model does not see them.",
     CONTEXT_TOO_SMALL: "The mean held request does not fit the helper's context window.",
-    NODE_SILENT: "The helper's heartbeats stopped.",
+    SIZE_UNKNOWN: "The helper has a context window, and nothing is known yet of the size of what is held.",
+    NODE_SILENT: "The node's heartbeats stopped.",
     HISTORY_INCOMPLETE: "Facts of the helper or of the owner are missing or late; its state is not known well enough.",
-    HELPER_NOT_ACCEPTING: "The helper has work of its own, is draining, or its engine is down.",
-    HELPER_CLAIMED: "Other owners hold all the slots that the helper can give.",
+    HELPER_NOT_ACCEPTING: "The helper has work of its own, loads back what was driven out, drains, or its engine is down.",
+    QUARANTINED: "The helper failed lent requests one after another and gets none for a while, probes included.",
+    HELPER_CLAIMED: "Other owners hold all the slots that the helper can give, or lend to another model of its runtime.",
     LOAD_FORBIDDEN: "The linked model is not loaded there, and the link does not allow loading it.",
     NOTHING_LENDABLE: "Requests are held, but none of them may be lent (returned once, or not replayable).",
-    OWNER_UNPRICED: "No request of this model has been measured at its owner yet, so there is no price for its backlog.",
-    SERVICE_UNPRICED: "There is no measured service time to price the helper with.",
+    SERVICE_UNPRICED: "Neither owner nor helper has been measured for this work, so there is no price for either.",
+    OWNER_UNPRICED: "The helper has been measured, the owner has not: there is no price for its backlog.",
     SWITCH_UNPRICED: "The linked model would have to be loaded, and no load of it has been measured.",
-    COST_REJECTED: "The owner alone drains its backlog sooner than this helper would hand back a first job.",
+    RESTORE_UNPRICED: "A model would be driven out, and no load of it has been measured: its way back has no price.",
+    HELPER_RECENTLY_BUSY: "The switch would pay if the helper had no requests of its own, but it had one within the time of "
+    "the switch and the way back.",
+    COST_REJECTED: "The owner alone is done before this helper's first answer, or the switch costs more than it saves.",
     OUTRANKED: "Faster candidates take all the held requests.",
 }
 """Each code with its sentence, in rank order; docs/reference/reasons.md is made from it."""
 
+PRICED_OUT: Final = frozenset(
+    {
+        SERVICE_UNPRICED,
+        OWNER_UNPRICED,
+        SWITCH_UNPRICED,
+        RESTORE_UNPRICED,
+        HELPER_RECENTLY_BUSY,
+        COST_REJECTED,
+        OUTRANKED,
+    }
+)
+"""Codes of helpers that could take work, and were not chosen."""
+
 RANK: Final[dict[str, int]] = {code: rank for rank, code in enumerate(REASONS)}
 
+OUTCOMES: Final[dict[str, str]] = {
+    "granted": "It has a lease: its slots, and what it saves.",
+    "probe": "It is not measured and not chosen, but idle: one request goes there to be measured. The code says why it was "
+    "not chosen.",
+    "skipped": "It has no lease. The code says why.",
+}
+"""Each outcome of a verdict with its sentence."""
+
+TRIGGERS: Final[dict[str, str]] = {
+    "enqueued": "The owner holds or started a request.",
+    "completed": "A request ended in the owner's own engine.",
+    "borrowed_completed": "A lent request ended: answered, handed back, cut off or not passed on.",
+    "drained": "The last held request was lent.",
+    "slots_freed": "Another owner's lease of a linked helper was cleared.",
+    "probe_due": "A linked helper has idled long enough for a probe.",
+    "tick": "The refresh interval is over, or a lease is; or the owner gave a sign of life.",
+    "link": "A link or a setting changed.",
+    "health": "A node changed: its health, its models, whether it takes borrowed work, a breaker.",
+}
+"""What made the master look at an owner, with a sentence."""
+
+PAYS: Final = "pays"
+PROBE: Final = "probe"
 HELPER_FIT: Final = "helper"
 OWNER_FALLBACK: Final = "owner_fallback"

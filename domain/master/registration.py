@@ -2,11 +2,9 @@
 
 from bisect import insort
 
-import msgspec
-
 from domain.events import NodeSnapshot, OpenRequest, Registered
 from domain.ids import Incarnation, LinkId, ModelId, NodeId, RequestId
-from domain.master import slots
+from domain.master import rooms, slots, traffic
 from domain.master.state import (
     ENGINE_MAX,
     INCARNATIONS_KEPT,
@@ -24,6 +22,7 @@ from domain.master.state import (
     owner_key,
     split_key,
     touch,
+    touch_lenders,
 )
 
 
@@ -34,6 +33,8 @@ def open_incarnation(state: State, name: NodeId, node: Node, incarnation: Incarn
         _orphan_all(state, key)
     slots.began_anew(state, name)
     state.presuming.pop(name, None)
+    for link in sorted(link for link, owner in state.hints.items() if owner == name):
+        del state.hints[link]  # the new process knows nothing of it
     node.incarnation = incarnation
     node.pseq = 0
     node.incomplete = node.late = node.draining = False
@@ -65,6 +66,7 @@ def _orphan_all(state: State, key: str) -> None:
         state.orphans[orphan_key(node, model, request)] = Orphan(node, model, request)
     state.queues[key] = Queue(arrival_us=queue.arrival_us, gaps_us=queue.gaps_us)
     state.planned_us.pop(key, None)
+    state.probe_due.pop(key, None)
     touch(state, key, "health")
 
 
@@ -75,6 +77,12 @@ def registered(state: State, name: NodeId, fact: Registered) -> None:
     node.depth = fact.depth
     _forget_models(state, name, node, {model.id for model in fact.models})
     node.models = {model.id: model for model in fact.models}
+    node.since_us, node.borrowed = state.now_us, {}
+    rooms.furnish(node)
+    for model in sorted(node.models):
+        state.refit[owner_key(name, model)] = ""
+        if owner_key(name, model) in state.breakers:
+            state.failing[owner_key(name, model)] = ""
     touch_node(state, name, "health")
 
 
@@ -85,28 +93,12 @@ def _forget_models(state: State, name: NodeId, node: Node, served: set[ModelId])
         touch(state, key, "health")
         touch_lenders(state, key, "health")
         state.fits.pop(key, None)
+        state.refit[key] = ""
         node.not_accepting.pop(model, None)
         queue = state.queues.get(key)
         if queue is not None and not (queue.held or queue.engine or queue.lent):
             del state.queues[key]
             node.queues.remove(model)
-
-
-def set_ready(state: State, name: NodeId, model: ModelId, *, ready: bool) -> None:
-    """Note that a model is in the engine, or is not."""
-    node = state.nodes[name]
-    info = node.models.get(model)
-    if info is not None and info.ready != ready:
-        node.models[model] = msgspec.structs.replace(info, ready=ready)
-        touch_lenders(state, owner_key(name, model), "health")
-
-
-def touch_lenders(state: State, helper_key: str, trigger: str, *, but: str = "") -> None:
-    """Touch every owner that may lend to a helper's model, except over the link `but`."""
-    for link in state.control.by_helper.get(helper_key, ()):
-        if link != but:
-            added = state.control.links[link]
-            touch(state, owner_key(added.owner, added.owner_model), trigger)
 
 
 def touch_node(state: State, name: NodeId, trigger: str) -> None:
@@ -139,6 +131,7 @@ def snapshot(state: State, name: NodeId, fact: NodeSnapshot) -> None:
     node.late = node.incomplete = False
     _replace_queues(state, name, [part for part in parts if not part.desk])
     _replace_slots(state, name, parts)
+    rooms.restated(state, node, fact.runtimes)
     touch_node(state, name, "health")
 
 
@@ -163,6 +156,7 @@ def _replace_queues(state: State, name: NodeId, parts: list[SnapshotPart]) -> No
         known[key] = old = state.queues[key]
         state.queues[key] = Queue(arrival_us=old.arrival_us, gaps_us=old.gaps_us, freed_us=old.freed_us)
         state.planned_us.pop(key, None)
+        state.probe_due.pop(key, None)
     over = {(sides[2]): key for key in sorted(state.uses) if (sides := slots.sides(key))[0] == name}
     for part in parts:
         if part.model not in node.models:
@@ -175,19 +169,17 @@ def _replace_queues(state: State, name: NodeId, parts: list[SnapshotPart]) -> No
         if part.request in queue.held or part.request in queue.engine or part.request in queue.lent:
             continue
         before = known[key].held.get(part.request) if key in known else None
-        _place(state, queue, part, before.tokens if before is not None else 0, over)
+        _place(state, queue, part, before, over)
 
 
-def _place(state: State, queue: Queue, part: SnapshotPart, tokens: int, over: dict[LinkId, str]) -> None:
-    """Put one open request of a snapshot where it says that it is."""
+def _place(state: State, queue: Queue, part: SnapshotPart, before: HeldJob | None, over: dict[LinkId, str]) -> None:
+    """Put one open request of a snapshot where it says that it is; `before` is what was known of it while it was held."""
     work = min(part.work, WORK_MAX)
     if len(queue.held) + len(queue.engine) + len(queue.lent) >= OPEN_PER_QUEUE_MAX:
         return
     if part.state == "held":
-        queue.held[part.request] = HeldJob(work, part.lendable, tokens)
-        queue.held_work += work
-        queue.held_tokens += tokens
-        queue.lendable += part.lendable
+        tokens, vision = (before.tokens, before.vision) if before is not None else (0, False)
+        queue.hold(part.request, HeldJob(work, part.lendable, tokens, vision), state.now_us)
     elif part.state == "engine" and len(queue.engine) < ENGINE_MAX:
         queue.engine[part.request] = EngineJob(work, max(0, state.now_us - part.age_us))
     elif part.link is not None:
@@ -213,5 +205,6 @@ def _replace_slots(state: State, name: NodeId, parts: list[SnapshotPart]) -> Non
     for (link, request), part in sorted(as_helper.items(), key=lambda item: item[0]):
         if part.owner is not None:
             key = slots.use_key(link, part.owner, name)
-            if request not in state.uses.get(key, {}):
-                slots.accepted(state, key, request, name)
+            if request not in state.uses.get(key, {}) and slots.accepted(state, key, request, name):
+                traffic.of(state, key, name)
+                traffic.changed(state, key)

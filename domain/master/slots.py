@@ -47,18 +47,23 @@ def count_open(state: State, key: str) -> int:
     return sum(is_open(use) for use in uses.values()) if uses else 0
 
 
-def lent(state: State, key: str, request: RequestId, work: int, by: NodeId) -> None:
-    """Note that the owner `by` sends the request: it opens a slot."""
+def lent(state: State, key: str, request: RequestId, work: int, by: NodeId) -> bool:
+    """Note that the owner `by` sends the request: it opens a slot. False where it has opened too many."""
     use = _use(state, key, request, work, by)
     if use is not None:
         use.lent += 1
+    return use is not None
 
 
-def accepted(state: State, key: str, request: RequestId, by: NodeId) -> None:
-    """Note that the helper `by` took the request: it opens a slot, or the one that the owner opened already."""
+def accepted(state: State, key: str, request: RequestId, by: NodeId) -> bool:
+    """Note that the helper `by` took the request: it opens a slot, or the one that the owner opened already.
+
+    False where `by` has opened too many.
+    """
     use = _use(state, key, request, 0, by)
     if use is not None:
         use.accepted += 1
+    return use is not None
 
 
 def _use(state: State, key: str, request: RequestId, work: int, by: NodeId) -> SlotUse | None:

@@ -17,7 +17,7 @@ from domain.events import (
 from domain.ids import Incarnation, LinkId, ModelId, NodeId, RequestId
 from domain.master.fits import Fit
 
-POLICY: Final = "water-1"
+POLICY: Final = "water-2"
 """The rules that this code decides by. A change of a rule, of a field that rules read, or of a tag is a new policy."""
 STAMP_STEP_US_MAX: Final = 60_000_000
 """A gap between two stamps counts at most this much, so that a stepped server clock cannot rush domain time."""
@@ -32,10 +32,10 @@ ENGINE_MAX: Final = 1_024
 """Requests inside one engine that are remembered."""
 USES_PER_NODE_MAX: Final = 4_096
 """Slots in use that are remembered on one node's word."""
+TRAFFIC_PER_NODE_MAX: Final = 4_096
+"""Links whose traffic is remembered on one node's word."""
 WORK_MAX: Final = 10**15
 """More work than this counts as this: the sums of a full queue stay inside 64 bits."""
-LEASE_TTL_US: Final = 30_000_000
-REFRESH_US: Final = 60_000_000
 
 HEALTHY, UNHEALTHY, OFFLINE = "healthy", "unhealthy", "offline"
 
@@ -53,6 +53,8 @@ class HeldJob(msgspec.Struct, gc=False):
     work: int
     lendable: bool
     tokens: int
+    vision: bool = False
+    """It holds an image."""
 
 
 class Queue(msgspec.Struct):
@@ -62,6 +64,10 @@ class Queue(msgspec.Struct):
     held_work: int = 0
     held_tokens: int = 0
     lendable: int = 0
+    seeing: int = 0
+    """How many of the lendable hold an image."""
+    lendable_us: int = 0
+    """Domain time since which something was lendable without a break; 0 while nothing is."""
     engine: dict[RequestId, EngineJob] = {}
     lent: dict[RequestId, str] = {}
     """By request what it is out over (domain.master.slots.use_key); empty where that is not known."""
@@ -71,6 +77,28 @@ class Queue(msgspec.Struct):
     """Domain time of the newest arrival of the node's own work; 0 if there was none."""
     gaps_us: list[int] = []
     """The last 16 gaps between arrivals."""
+
+    def hold(self, request: RequestId, job: HeldJob, now_us: int) -> None:
+        """Put a request, which is not there, to what is held."""
+        if job.lendable and not self.lendable:
+            self.lendable_us = max(1, now_us)
+        self.held[request] = job
+        self.held_work += job.work
+        self.held_tokens += job.tokens
+        self.lendable += job.lendable
+        self.seeing += job.lendable and job.vision
+
+    def release(self, request: RequestId) -> HeldJob | None:
+        """Take a request out of what is held; None if it was not there."""
+        job = self.held.pop(request, None)
+        if job is not None:
+            self.held_work -= job.work
+            self.held_tokens -= job.tokens
+            self.lendable -= job.lendable
+            self.seeing -= job.lendable and job.vision
+            if not self.lendable:
+                self.lendable_us = 0
+        return job
 
 
 class SlotUse(msgspec.Struct, gc=False):
@@ -85,6 +113,69 @@ class SlotUse(msgspec.Struct, gc=False):
     accepted_closed: int = 0
     started_us: int = 0
     """Domain time at which the helper's engine began it; 0 before."""
+
+
+class Traffic(msgspec.Struct):
+    """What went over a link, as its two ends state it; by domain.master.slots.use_key."""
+
+    maker: NodeId
+    """On whose word it is remembered."""
+    owner_model: ModelId = ModelId("")
+    changed_us: int = 0
+    """Domain time of the last change in what is out: lent, accepted, started, still running, closed."""
+    checked_us: int = 0
+    """Domain time of the question what the helper still runs, as decided; 0 if nothing was asked since the last change."""
+    stalled: bool = False
+    """The owner was told to take back what is out; nothing has changed since."""
+    failures: int = 0
+    """Failed lends since the last that was answered over this link."""
+    failed_us: int = 0
+    answered_us: int = 0
+    freed_us: int = 0
+    """The helper ended the only one that was out, while more was lendable: 0 once the next is lent or something else came."""
+    turning: RequestId = RequestId("")
+    """The next one after that, on its way."""
+    turns_us: list[int] = []
+    """The last 8 times from the end of one to the start of the next."""
+
+
+class Breaker(msgspec.Struct, frozen=True):
+    """A helper's model that is not closed, as last decided."""
+
+    state: str
+    failures: int
+    quarantine_us: int
+    since_us: int
+    """Domain time of the last failure: the quarantine counts from there."""
+
+
+class Borrowed(msgspec.Struct):
+    """What a helper says itself of how its borrowed work ended, for one of its models."""
+
+    failures: int = 0
+    """Failed since the last that went well."""
+    failed_us: int = 0
+
+
+class Room(msgspec.Struct):
+    """What one runtime of a node holds: one of its models at a time."""
+
+    models: list[ModelId]
+    """Those that share it, sorted; one alone if it shares with none."""
+    resident: ModelId = ModelId("")
+    """The model that is ready; empty while none is."""
+    loading: ModelId = ModelId("")
+    since_us: int = 0
+    """Domain time at which that load began."""
+    cause: str = ""
+    displaced: ModelId = ModelId("")
+    """What a run of borrowed work drove out, and what is loaded back after it."""
+    freed_us: int = 0
+    """Domain time of the last end of borrowed work or of a load."""
+    began_us: int = 0
+    """Domain time of the last start of borrowed work."""
+    own_us: int = 0
+    """Domain time of the last end of a load for the node itself, a restore included."""
 
 
 class Lease(msgspec.Struct):
@@ -142,8 +233,15 @@ class Node(msgspec.Struct):
     models: dict[ModelId, ModelInfo] = {}
     queues: list[ModelId] = []
     """Models that have a queue, sorted."""
+    since_us: int = 0
+    """Domain time of its registration."""
+    rooms: dict[str, Room] = {}
+    """By domain.master.rooms.room_name: every runtime that models share; of the others those that something happened to."""
+    borrowed: dict[ModelId, Borrowed] = {}
     uses: int = 0
     """Slots in use that are remembered on its word."""
+    traffic: int = 0
+    """Links whose traffic is remembered on its word."""
     not_accepting: dict[ModelId, str] = {}
     draining: bool = False
     silent_us: int = 0
@@ -198,10 +296,24 @@ class State(msgspec.Struct):
     """Links with a live lease of each owner queue, sorted."""
     uses: dict[str, dict[RequestId, SlotUse]] = {}
     """What is out over each link, by domain.master.slots.use_key."""
+    traffic: dict[str, Traffic] = {}
+    """What went over each link, by domain.master.slots.use_key."""
+    breakers: dict[str, Breaker] = {}
+    """Helper models whose breaker is not closed."""
+    failing: dict[str, str] = {}
+    """Since the last commit something failed or went well again: keys of `traffic`, and of helper models."""
+    hints: dict[LinkId, NodeId] = {}
+    """Links whose owner was told that the helper is faster, with the owner."""
+    refit: dict[str, str] = {}
+    """Models of which something was measured since the last commit."""
+    woken_us: int = 0
+    """Domain time of the last alarm whose timers are not all dealt with; 0 without one."""
     touched: dict[str, str] = {}
     """Owner queues that something happened to since their last plan, with the first trigger."""
     planned_us: dict[str, int] = {}
     """Domain time of the last plan of each owner that still held work then."""
+    probe_due: dict[str, int] = {}
+    """Domain time at which a helper of each owner will have idled long enough for a probe."""
     orphans: dict[str, Orphan] = {}
     """Requests whose owner's process ended, not said yet, by `orphan_key`."""
     presuming: dict[NodeId, list[str]] = {}
@@ -268,3 +380,11 @@ def mark(state: State, key: str, trigger: str) -> None:
     marked = state.touched.get(key)
     if marked is None or _WEAK.get(trigger, 2) > _WEAK.get(marked, 2):
         state.touched[key] = trigger
+
+
+def touch_lenders(state: State, helper_key: str, trigger: str, *, but: str = "") -> None:
+    """Touch every owner that may lend to a helper's model, except over the link `but`."""
+    for link in state.control.by_helper.get(helper_key, ()):
+        if link != but:
+            added = state.control.links[link]
+            touch(state, owner_key(added.owner, added.owner_model), trigger)

@@ -88,7 +88,7 @@ def planned_state(links: int, count: int) -> Master:
     recorder, master = Recorder(), Master()
     recorder.state("a", registered())
     names = [f"h{i:03}" for i in range(max(links, 49))]
-    models = tuple(ModelInfo(id=ModelId(name), local_id=name) for name in ("m", "k", "l", "o"))
+    models = tuple(ModelInfo(id=ModelId(name), local_id=name, context=8192) for name in ("m", "k", "l", "o"))
     for i, name in enumerate(names):
         recorder.state(name, Registered(url="http://h", models=models, version="1", depth=2))
         recorder.state(name, finished(f"req_{name}", service_us=900_000 + 10_000 * i))
@@ -112,7 +112,7 @@ def scaling() -> None:
     for nodes in (50, 250, 1000):
         master, recorder = planned_state(4, 20), Recorder()
         recorder.now_ns += 10**12
-        infos = tuple(ModelInfo(id=ModelId(name), local_id=name) for name in ("m", "k", "l", "o"))
+        infos = tuple(ModelInfo(id=ModelId(name), local_id=name, context=8192) for name in ("m", "k", "l", "o"))
         for i in range(nodes):
             name = f"x{i:04}"
             recorder.state(name, Registered(url="http://x", models=infos, version="1", depth=2))

@@ -15,9 +15,9 @@ from tests.support import golden
 from tests.support.history import CLUSTER, SECRET
 
 END = {
-    "random": "fb64cca50995fd3c0a1ab512be80b10d",
-    "realistic": "8867ac12f1d60086ae410d08c71c7165",
-    "switch": "bb98b81fadf9cf2e2b25998af59bc0e1",
+    "random": "8de3d7ac480d97de34545be2e1434991",
+    "realistic": "c05c5c929573fb9f4dde1b5668b80cf3",
+    "switch": "5927385840e98b8b48e5ff81e2759ed5",
 }
 """Digest of the state at the end, its layout included."""
 

@@ -53,7 +53,7 @@ def load(name: str) -> tuple[Recorder, list[Commit]]:
 def main() -> None:
     """Make the histories anew."""
     FOLDER.mkdir(exist_ok=True)
-    recorder, master, dice = random_history(2026, 600, nodes=4, models=2), Master(), random.Random(1)
+    recorder, master, dice = random_history(2032, 600, nodes=4, models=2), Master(), random.Random(1)
     master.take_all(recorder, lambda: dice.randint(1, 12))
     save("random", recorder, master)
     cluster = RealCluster(2026, nodes=5, models=2, linked=6, batch=8)

@@ -28,12 +28,18 @@ from domain.events import (
     Lent,
     LinkAdded,
     LinkRemoved,
+    Loaded,
+    LoadFailed,
+    LoadStarted,
     ModelInfo,
     NodeSnapshot,
     QueueSnapshot,
     Registered,
+    RelayRefused,
+    Restored,
     SettingChanged,
     Started,
+    StillRunning,
     codec,
 )
 from domain.events.base import tag_of
@@ -124,7 +130,7 @@ class Recorder:
 
 
 def registered(
-    model: str = "m", *, depth: int = 2, url: str = "http://h", ready: bool = True, context: int = 0
+    model: str = "m", *, depth: int = 2, url: str = "http://h", ready: bool = True, context: int = 8192
 ) -> Registered:
     """Return a registration with one model."""
     return Registered(
@@ -181,7 +187,10 @@ def borrow(kind: Callable[..., Fact], request: str, on: LinkAdded, **fields: obj
 
 
 def random_history(seed: int, events: int, *, nodes: int = 4, models: int = 1) -> Recorder:
-    """Return a plausible, sometimes hostile history of `events` facts over `nodes` nodes with a ring of links."""
+    """Return a plausible, sometimes hostile history of `events` facts over `nodes` nodes with a ring of links.
+
+    The first half of the nodes has most of the work; the models of every second node share one runtime.
+    """
     dice = random.Random(seed)
     recorder = Recorder()
     names = [f"n{i}" for i in range(nodes)]
@@ -194,7 +203,7 @@ def random_history(seed: int, events: int, *, nodes: int = 4, models: int = 1) -
         for model in ids
     ]
     for name in names:
-        recorder.state(name, _registration(ids))
+        recorder.state(name, _registration(name, ids))
     for added in links[: max(1, len(links) // 2)]:
         recorder.decree(added)
     later = links[max(1, len(links) // 2) :]
@@ -205,8 +214,9 @@ def random_history(seed: int, events: int, *, nodes: int = 4, models: int = 1) -
     return recorder
 
 
-def _registration(ids: list[str]) -> Registered:
-    infos = tuple(ModelInfo(id=ModelId(model), local_id=model) for model in ids)
+def _registration(node: str, ids: list[str]) -> Registered:
+    runtime = "gpu" if len(ids) > 1 and int(node[1:]) % 2 else ""
+    infos = tuple(ModelInfo(id=ModelId(model), local_id=model, context=8192, runtime=runtime) for model in ids)
     return Registered(url="http://h", models=infos, version="1", depth=2)
 
 
@@ -220,11 +230,12 @@ def _one(  # the dice and the tables of one simulation
     open_requests: dict[str, list[tuple[str, str, str]]],
     counter: Iterator[int],
 ) -> None:
-    node, model = dice.choice(names), dice.choice(ids)
+    busy = dice.random() < 0.9
+    node, model = dice.choice(names[: (len(names) + 1) // 2] if busy else names), dice.choice(ids)
     mine = open_requests[node]
     roll = dice.random()
     step_us = dice.choice((10, 1000, 50_000, 2_000_000))
-    if roll < 0.35 or not mine:
+    if (roll < 0.35 and busy) or not mine:
         request = f"req_{next(counter):032x}"
         recorder.state(
             node,
@@ -277,7 +288,7 @@ def _end_lending(
 ) -> None:
     request, model, _ = mine[index]
     steps: list[tuple[str, Fact]] = []
-    match dice.randrange(4):
+    match dice.randrange(6):
         case 0:
             steps = [
                 (on.helper, borrow(BorrowReturned, request, on, reason="own_work", after_arrival=False)),
@@ -298,6 +309,12 @@ def _end_lending(
                 (node, lend(CutOff, request, on, reason="helper_failed", may_have_run=True)),
             ]
             steps.append((node, held(request, lendable=False, model=model)))
+            mine[index] = (request, model, "held")
+        case 3:
+            steps = [
+                (node, lend(RelayRefused, request, on, reason=dice.choice(("helper_unreachable", "no_live_lease"))))
+            ]
+            steps.append((node, held(request, model=model)))
             mine[index] = (request, model, "held")
         case _:
             service_us = dice.randint(1, 3_000_000)
@@ -320,11 +337,11 @@ def _rare(
     dice: random.Random, recorder: Recorder, node: str, names: list[str], links: list[LinkAdded], later: list[LinkAdded],
     open_requests: dict[str, list[tuple[str, str, str]]],
 ) -> None:  # fmt: skip
-    match dice.randrange(9):
+    match dice.randrange(11):
         case 0:
             recorder.restart(node)
             open_requests[node] = []
-            recorder.state(node, _registration([str(info.owner_model) for info in links][:1] or ["m0"]))
+            recorder.state(node, _registration(node, sorted({on.owner_model for on in links})))
         case 1:
             recorder.observe(1, HeartbeatMissed(node=NodeId(node), silent_us=dice.choice((3_000_000, 12_000_000))))
         case 2:
@@ -345,9 +362,26 @@ def _rare(
             )  # a lost fact: the node speaks on with a gap until its snapshot
             recorder.state(node, NodeSnapshot(part=1, parts=1, queues=(), desks=(), reason="gap"))
             open_requests[node] = []
-        case _:
+        case 8:
             recorder.decree(SettingChanged(name="cluster.offload_probe_idle", value=dice.randint(1, 10) * 1_000_000))
+        case _:
+            on = dice.choice(links)
+            recorder.state(on.helper, _of_engine(dice, on))
     recorder.state(dice.choice(names), QueueSnapshot(model=ModelId("m0"), held=0, in_engine=0, lent=0))
+
+
+def _of_engine(dice: random.Random, on: LinkAdded) -> Fact:
+    """Return what a helper may say of its engine, and of what it borrowed."""
+    model, load_us = on.helper_model, dice.randint(1, 9) * 1_000_000
+    return dice.choice(
+        [
+            LoadStarted(model=model, cause=dice.choice(("own", "borrowed", "restore"))),
+            Loaded(model=model, load_us=load_us, cause=dice.choice(("own", "borrowed"))),
+            Restored(model=model, load_us=load_us),
+            LoadFailed(model=model, cause="own", reason="exit 1"),
+            borrow(StillRunning, "req_any", on, running_us=load_us),
+        ]
+    )
 
 
 # ---- a master over a recorded history ------------------------------------------------------------------------------

@@ -60,7 +60,7 @@ class RealCluster:
         self.queues: dict[tuple[str, str], Queue] = {}
         names = [f"n{i:03}" for i in range(nodes)]
         for name in names:
-            infos = tuple(ModelInfo(id=ModelId(f"m{i}"), local_id=f"m{i}") for i in range(models))
+            infos = tuple(ModelInfo(id=ModelId(f"m{i}"), local_id=f"m{i}", context=8192) for i in range(models))
             self.state(name, Registered(url=f"http://{name}:8100", models=infos, version="1", depth=DEPTH))
             for info in infos:
                 self.queues[name, info.id] = Queue(name, info.id, self.dice.choice((9_000, 12_000, 15_000)))

@@ -126,7 +126,7 @@ def test_a_backlog_without_any_measured_request_has_no_price():
     story = Story(fit_us=0)
     decisions = story.burst(10)
     assert leases(decisions) == []
-    assert verdict(decisions).code == "owner_unpriced"
+    assert verdict(decisions).code == "service_unpriced"
 
 
 def test_several_helpers_that_pay_get_a_lease_each():

@@ -129,6 +129,9 @@ def test_a_lease_kept_for_what_is_out_is_cleared_once_it_is_over():
     assert leases(story.look()) == []
     story.recorder.observe(1, Due(elapsed_us=1), after_us=34_000_000)
     assert leases(story.look()) == [("LeaseCleared", "b", 0)]
+    assert next_due_us(story.master.state) == story.master.state.traffic[f"a>b>{ON.link}"].changed_us + 180_000_000
+    story.recorder.state("a", lend(LendAnswered, "req_2", ON, status=200, service_us=1_000_000))
+    story.look()
     assert next_due_us(story.master.state) is None
 
 
@@ -170,7 +173,7 @@ def test_an_owner_with_many_leases_gets_them_over_several_commits_each_of_which_
     long = "ん" * 256
     names = [f"h{i:029}" for i in range(100)]
     story = Story("a", links=(), fit_us=0)
-    infos = (ModelInfo(id=ModelId(long), local_id="m"),)
+    infos = (ModelInfo(id=ModelId(long), local_id="m", context=8192),)
     for name in ["a", *names]:
         story.recorder.restart(name)
         story.recorder.state(name, Registered(url="http://" + "u" * 500, models=infos, version="1", depth=2))

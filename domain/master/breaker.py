@@ -1,0 +1,113 @@
+"""A breaker for each helper model: a helper that fails lent requests one after another gets no more of them for a while.
+
+Failures are counted from both sides, as slots are: by what its owners had of it, and by what it says itself; the larger counts.
+An owner's answer resets what owners had of it before, the helper's own success what it says itself: a helper that only says that
+all went well stays shut. A process that begins anew begins without failures.
+
+After one failure it gets one slot until a request completes. After two without a completion it is *opened* for 5 s, twice as
+long with each further failure up to 120 s; then *half open*, with one slot for all owners; a completion closes it.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from domain.events import BreakerChanged
+from domain.ids import NodeId
+from domain.master import slots
+from domain.master.links import links_to
+from domain.master.state import Breaker, State, owner_key, split_key, touch_lenders
+
+OPENED: Final = "opened"
+HALF_OPEN: Final = "half_open"
+CLOSED: Final = "closed"
+OPENS_AT: Final = 2
+"""Failures without a completion between."""
+QUARANTINE_US: Final = 5_000_000
+QUARANTINE_US_MAX: Final = 120_000_000
+
+
+def quarantine_us(failures: int) -> int:
+    """Return how long a helper gets nothing after so many failures without a completion."""
+    if failures < OPENS_AT:
+        return 0
+    return min(QUARANTINE_US << min(failures - OPENS_AT, 10), QUARANTINE_US_MAX)
+
+
+def failures_of(state: State, helper_key: str) -> tuple[int, int]:
+    """Return (failures of a helper's model without a completion between, domain time of the last)."""
+    name, model = split_key(helper_key)
+    node = state.nodes.get(name)
+    if node is None:
+        return 0, 0
+    went = [state.traffic.get(slots.key_of(added)) for added in links_to(state, helper_key)]
+    known = [traffic for traffic in went if traffic is not None]
+    past_us = max([node.since_us, *(traffic.answered_us for traffic in known)])
+    counted = [traffic for traffic in known if traffic.failures and traffic.failed_us > past_us]
+    said = node.borrowed.get(model)
+    failures = max(sum(traffic.failures for traffic in counted), said.failures if said is not None else 0)
+    times = [traffic.failed_us for traffic in counted]
+    if said is not None and said.failures:
+        times.append(said.failed_us)
+    return failures, max(times, default=0)
+
+
+def is_open(state: State, helper_key: str) -> bool:
+    """Tell whether nothing may be leased there now."""
+    breaker = state.breakers.get(helper_key)
+    return breaker is not None and breaker.state == OPENED
+
+
+def slots_left(state: State, helper_key: str) -> int | None:
+    """Return how many slots all owners together may have there: one while it is half open; None if no breaker limits them."""
+    return 1 if helper_key in state.breakers else None
+
+
+def ends_us(breaker: Breaker) -> int | None:
+    """Return the domain time at which an opened breaker goes half open; None if it is not opened."""
+    return breaker.since_us + breaker.quarantine_us if breaker.state == OPENED else None
+
+
+def changes(state: State) -> Iterator[BreakerChanged]:
+    """Yield what changes; whoever takes one evolves it before asking for the next."""
+    keys = {_helper_of(state, key) for key in state.failing}
+    if state.woken_us:
+        keys.update(key for key, each in state.breakers.items() if each.state == OPENED)
+    for key in sorted(keys - {""}):
+        change = _change(state, key)
+        if change is not None:
+            yield change
+
+
+def _helper_of(state: State, key: str) -> str:
+    """Return the helper model that a key of `failing` concerns; empty if its link is none of ours."""
+    if key not in state.traffic:
+        return key
+    link = slots.sides(key)[2]
+    added = state.control.links.get(link) or state.control.gone.get(link)
+    return owner_key(added.helper, added.helper_model) if added is not None and slots.key_of(added) == key else ""
+
+
+def _change(state: State, key: str) -> BreakerChanged | None:
+    failures, failed_us = failures_of(state, key)
+    known = state.breakers.get(key)
+    shut_us = quarantine_us(failures)
+    still_shut = state.now_us < failed_us + shut_us
+    wanted = (OPENED if still_shut else HALF_OPEN) if shut_us else CLOSED
+    if known is None:
+        if wanted == CLOSED:
+            return None
+    elif wanted == known.state and (wanted == HALF_OPEN or failed_us + shut_us == ends_us(known)):
+        return None
+    name, model = split_key(key)
+    left_us = shut_us - (state.now_us - failed_us) if wanted == OPENED else 0
+    return BreakerChanged(helper=name, model=model, state=wanted, failures=failures, quarantine_us=left_us)
+
+
+def evolve(state: State, decision: BreakerChanged) -> None:
+    """Apply a change; who may lend there is planned again."""
+    key = owner_key(NodeId(decision.helper), decision.model)
+    if decision.state == CLOSED:
+        state.breakers.pop(key, None)
+    else:
+        state.breakers[key] = Breaker(decision.state, decision.failures, decision.quarantine_us, state.now_us)
+    touch_lenders(state, key, "health")

@@ -1,0 +1,102 @@
+"""What owners and helpers state about lending, into state: slots, and what went over each link."""
+
+from domain.events import (
+    BorrowAccepted,
+    BorrowBusy,
+    BorrowFinished,
+    BorrowReturned,
+    BorrowStarted,
+    CutOff,
+    LendAnswered,
+    LendBusy,
+    LendReturned,
+    RelayRefused,
+    StillRunning,
+)
+from domain.ids import NodeId
+from domain.master import slots, traffic
+from domain.master.state import State, owner_key, touch
+
+_NO_FAULT = "client_gone"
+"""A cut-off for which the helper can do nothing."""
+_UNREACHED = frozenset({"helper_unreachable", "forward_failed"})
+_FAULT_FROM = 500
+"""An answer of this status or more says that the helper's engine failed."""
+
+OwnersEnd = LendAnswered | LendReturned | LendBusy | CutOff | RelayRefused
+
+
+def is_failure(fact: OwnersEnd) -> bool:
+    """Tell whether a lend ended in a way that speaks against its helper. One that is handed back for own work does not."""
+    match fact:
+        case CutOff(reason=reason):
+            return reason != _NO_FAULT
+        case RelayRefused(reason=reason):
+            return reason in _UNREACHED
+        case LendAnswered(status=status):
+            return status >= _FAULT_FROM
+        case _:
+            return False
+
+
+def lend_closed(state: State, node: NodeId, fact: OwnersEnd) -> None:
+    """Take how a lend ended for its owner."""
+    key = slots.use_key(fact.link, node, fact.helper)
+    if key in state.uses:
+        if is_failure(fact):
+            traffic.failed(state, key)
+        elif isinstance(fact, LendAnswered):
+            traffic.answered(state, key)
+        traffic.changed(state, key)
+    slots.closed_by_owner(state, key, fact.request)
+    touch(state, owner_key(node, fact.model), "borrowed_completed")
+
+
+def accepted(state: State, node: NodeId, fact: BorrowAccepted) -> None:
+    """Take that a helper's desk took a request."""
+    key = slots.use_key(fact.link, fact.owner, node)
+    if slots.accepted(state, key, fact.request, node):
+        traffic.of(state, key, node)
+    traffic.changed(state, key)
+
+
+def started(state: State, node: NodeId, fact: BorrowStarted) -> None:
+    """Take that a helper's engine began a borrowed request."""
+    key = slots.use_key(fact.link, fact.owner, node)
+    slots.started(state, key, fact.request)
+    traffic.began_at_helper(state, key, fact.request, node, fact.model)
+    traffic.changed(state, key)
+
+
+def still_running(state: State, node: NodeId, fact: StillRunning) -> None:
+    """Take that a helper works on what it was asked about."""
+    traffic.changed(state, slots.use_key(fact.link, fact.owner, node))
+
+
+def borrow_closed(state: State, node: NodeId, fact: BorrowReturned | BorrowBusy) -> None:
+    """Take that a helper does not do a request."""
+    key = slots.use_key(fact.link, fact.owner, node)
+    slots.closed_by_helper(state, key, fact.request)
+    traffic.changed(state, key)
+    _last_home(state, node, fact)
+
+
+def borrow_finished(state: State, node: NodeId, fact: BorrowFinished) -> None:
+    """Take how a borrowed request ended in the helper's engine."""
+    key = slots.use_key(fact.link, fact.owner, node)
+    slots.closed_by_helper(state, key, fact.request)
+    traffic.ended_at_helper(state, key, fact.owner, node, fact.model)
+    traffic.borrow_ended(state, node, fact.model, well=fact.ok)
+    traffic.changed(state, key)
+    _last_home(state, node, fact)
+
+
+def _last_home(state: State, node: NodeId, fact: BorrowReturned | BorrowBusy | BorrowFinished) -> None:
+    """Touch an owner without backlog whose lease was kept only for what was out: that may have been the last."""
+    lease = state.leases.get(fact.link)
+    if lease is None or (lease.event.owner, lease.event.helper) != (fact.owner, node):
+        return
+    key = owner_key(lease.event.owner, lease.event.owner_model)
+    queue = state.queues.get(key)
+    if queue is None or not queue.held:
+        touch(state, key, "borrowed_completed")

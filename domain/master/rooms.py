@@ -1,0 +1,189 @@
+"""What a node's runtimes hold: which model is in, which is being loaded, and what a run of borrowed work drove out.
+
+Models of a node that name the same runtime share it, and one of them is in at a time; a model that names none has its own.
+"""
+
+from typing import Final
+
+import msgspec
+
+from domain.events import (
+    Loaded,
+    LoadFailed,
+    LoadStarted,
+    ModelInfo,
+    RestoreCancelled,
+    Restored,
+    RuntimeState,
+    Unloaded,
+)
+from domain.ids import ModelId, NodeId
+from domain.master.state import Node, Room, State, owner_key, touch, touch_lenders
+
+NONE: Final = ModelId("")
+BORROWED: Final = "borrowed"
+RESTORE: Final = "restore"
+_KEEP_DISPLACED: Final = frozenset({BORROWED, "guardian"})
+"""Loads after which what they drove out is loaded back."""
+
+
+def room_name(info: ModelInfo) -> str:
+    """Return the key of a model's runtime at its node."""
+    return f"={info.runtime}" if info.runtime else f"/{info.id}"
+
+
+def room_of(node: Node, model: ModelId) -> Room | None:
+    """Return what is known of a model's runtime; None if it is not registered, or has its own and nothing happened there."""
+    info = node.models.get(model)
+    return node.rooms.get(room_name(info)) if info is not None else None
+
+
+def models_of(node: Node, model: ModelId) -> list[ModelId]:
+    """Return the models that share a model's runtime, itself among them."""
+    room = room_of(node, model)
+    return room.models if room is not None else [model]
+
+
+def entered(node: Node, model: ModelId) -> Room | None:
+    """Return the room of a model that the node registered, remembered from now on."""
+    info = node.models.get(model)
+    if info is None:
+        return None
+    name = room_name(info)
+    room = node.rooms.get(name)
+    if room is None:
+        room = node.rooms[name] = Room(models=[model], resident=model if info.ready else NONE)
+    return room
+
+
+def furnish(node: Node) -> None:
+    """Begin the rooms anew, as a registration states them: of models that share one the first that says so is in."""
+    node.rooms = {}
+    for model in sorted(node.models):
+        info = node.models[model]
+        if info.runtime:
+            room = node.rooms.setdefault(room_name(info), Room(models=[]))
+            room.models.append(model)
+            if info.ready and not room.resident:
+                room.resident = model
+    for room in node.rooms.values():
+        _tell_models(node, room)
+
+
+def _tell_models(node: Node, room: Room) -> None:
+    """Let each model's `ready` say what is in."""
+    for model in room.models:
+        info, ready = node.models[model], model == room.resident
+        if info.ready != ready:
+            node.models[model] = msgspec.structs.replace(info, ready=ready)
+
+
+def _changed(state: State, name: NodeId, node: Node, room: Room) -> None:
+    _tell_models(node, room)
+    for model in room.models:
+        key = owner_key(name, model)
+        touch(state, key, "health")
+        touch_lenders(state, key, "health")
+
+
+# ---- facts -----------------------------------------------------------------------------------------------------------
+
+
+def load_started(state: State, name: NodeId, fact: LoadStarted) -> None:
+    """A load drives out what is in."""
+    node = state.nodes[name]
+    room = entered(node, fact.model)
+    if room is None:
+        return
+    if fact.cause in _KEEP_DISPLACED and not room.displaced and room.resident != fact.model:
+        room.displaced = room.resident
+    room.resident = NONE
+    room.loading, room.since_us, room.cause = fact.model, state.now_us, fact.cause
+    _changed(state, name, node, room)
+
+
+def loaded(state: State, name: NodeId, fact: Loaded | Restored) -> None:
+    """A model is in. What is owed after a load for others is what they drove out; after one for the node itself, nothing."""
+    node = state.nodes[name]
+    room = entered(node, fact.model)
+    if room is None:
+        return
+    keeps = isinstance(fact, Loaded) and fact.cause in _KEEP_DISPLACED
+    driven_out = (fact.displaced or room.displaced) if isinstance(fact, Loaded) and keeps else NONE
+    room.displaced = driven_out if driven_out in room.models and driven_out != fact.model else NONE
+    if not keeps:
+        room.own_us = state.now_us
+    room.resident, room.loading, room.since_us, room.cause = fact.model, NONE, 0, ""
+    room.freed_us = state.now_us
+    _changed(state, name, node, room)
+
+
+def unloaded(state: State, name: NodeId, fact: Unloaded | LoadFailed) -> None:
+    """A model is not in, whether it left or its load failed."""
+    node = state.nodes[name]
+    room = entered(node, fact.model)
+    if room is None:
+        return
+    if room.loading == fact.model:
+        room.loading, room.since_us, room.cause = NONE, 0, ""
+    if room.resident == fact.model:
+        room.resident = NONE
+    _changed(state, name, node, room)
+
+
+def restore_cancelled(state: State, name: NodeId, fact: RestoreCancelled) -> None:
+    """Nothing is loaded back: the node's own work decides from here on."""
+    node = state.nodes[name]
+    room = room_of(node, fact.model)
+    if room is not None:
+        room.displaced = NONE
+        _changed(state, name, node, room)
+
+
+def restated(state: State, node: Node, said: tuple[RuntimeState, ...]) -> None:
+    """Take what a snapshot says of the runtimes that models share."""
+    for each in said:
+        room = node.rooms.get(f"={each.runtime}")
+        if room is None:
+            continue
+        room.resident = each.resident if each.resident in room.models else NONE
+        room.loading = each.loading if each.loading in room.models else NONE
+        room.displaced = each.displaced if each.displaced in room.models else NONE
+        if room.loading:
+            room.resident = NONE
+            room.since_us = max(0, state.now_us - each.loading_us)
+        else:
+            room.since_us, room.cause = 0, ""
+        _tell_models(node, room)
+
+
+# ---- what the plan asks ----------------------------------------------------------------------------------------------
+
+
+def own_work(state: State, name: NodeId, models: list[ModelId]) -> bool:
+    """Tell whether the node holds or serves work of its own for any of the models."""
+    for model in models:
+        queue = state.queues.get(owner_key(name, model))
+        if queue is not None and (queue.held or queue.engine):
+            return True
+    return False
+
+
+def idle_us(state: State, name: NodeId, node: Node, model: ModelId) -> int:
+    """Return how long the node has done nothing of its own in a model's runtime; since its registration if it never did."""
+    room = room_of(node, model)
+    models = room.models if room is not None else [model]
+    if own_work(state, name, models) or (room is not None and room.loading and room.cause != BORROWED):
+        return 0
+    last_us = max(node.since_us, room.own_us if room is not None else 0)
+    for each in models:
+        queue = state.queues.get(owner_key(name, each))
+        if queue is not None:
+            last_us = max(last_us, queue.arrival_us, queue.freed_us)
+    return state.now_us - last_us
+
+
+def goes_back_to(room: Room, model: ModelId) -> ModelId:
+    """Return the model that has to be loaded again after a visit of `model`; empty if nothing is driven out."""
+    driven_out = room.displaced or room.loading or room.resident
+    return driven_out if driven_out != model else NONE

@@ -1,0 +1,68 @@
+"""Has a helper stopped without a word? Where nothing has changed for long in what is out, it is asked, and must answer soon."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from domain.events import LeaseChecked, LeaseStalled, LinkAdded
+from domain.master import slots
+from domain.master.control import setting
+from domain.master.state import State, Traffic
+
+ANSWER_US: Final = 10_000_000
+"""Time to say that it still works; a helper that does keeps its requests."""
+
+
+def words(state: State, at_us: int) -> Iterator[LeaseChecked | LeaseStalled]:
+    """Yield what is due by `at_us`; whoever takes one evolves it before asking for the next."""
+    for key in sorted(state.uses):
+        traffic = state.traffic.get(key)
+        due_us = _due_us(state, key, traffic) if traffic is not None else None
+        if traffic is None or due_us is None or due_us > at_us:
+            continue
+        added = _link(state, key)
+        if added is None:
+            continue
+        kind: type[LeaseChecked | LeaseStalled] = LeaseStalled if traffic.checked_us else LeaseChecked
+        yield kind(
+            link=added.link,
+            owner=added.owner,
+            owner_model=added.owner_model,
+            helper=added.helper,
+            helper_model=added.helper_model,
+            quiet_us=state.now_us - traffic.changed_us,
+        )
+
+
+def next_due_us(state: State) -> Iterator[int]:
+    """Yield the domain times at which something is due."""
+    for key in state.uses:
+        traffic = state.traffic.get(key)
+        due_us = _due_us(state, key, traffic) if traffic is not None else None
+        if due_us is not None and _link(state, key) is not None:
+            yield due_us
+
+
+def _due_us(state: State, key: str, traffic: Traffic) -> int | None:
+    """Return when the next word about a link is due; None if nothing is out for its owner, or all is said."""
+    if traffic.stalled or not any(use.lent > use.lent_closed for use in state.uses[key].values()):
+        return None
+    if traffic.checked_us:
+        return traffic.checked_us + ANSWER_US
+    return traffic.changed_us + setting(state.control, "offload_lent_stall_timeout")
+
+
+def _link(state: State, key: str) -> LinkAdded | None:
+    link = slots.sides(key)[2]
+    added = state.control.links.get(link) or state.control.gone.get(link)
+    return added if added is not None and slots.key_of(added) == key else None
+
+
+def evolve(state: State, decision: LeaseChecked | LeaseStalled) -> None:
+    """Remember what was said."""
+    traffic = state.traffic.get(slots.use_key(decision.link, decision.owner, decision.helper))
+    if traffic is None:
+        return
+    if isinstance(decision, LeaseStalled):
+        traffic.stalled = True
+    else:
+        traffic.checked_us = max(1, state.now_us)
