@@ -110,6 +110,8 @@ class Machines:
         while self.may_start(now_us):
             own = self.owner.first_held()
             if own is not None:
+                if self.owner.keeps(own, self.pipe, now_us):
+                    return
                 self.start(own, now_us, out)
                 continue
             ready = self.desk.next_ready() if borrowed else None
@@ -117,18 +119,19 @@ class Machines:
                 return
             load_us = 0 if self.room is None else self.room.take_load_us()
             self.desk.start(ready, load_us, now_us, out)
-            self.pipe.enter(ready.offer.request, now_us, borrowed=True)
+            self.pipe.enter(ready.offer.request, now_us, work=ready.offer.work, borrowed=True)
             if self.room is not None:
                 self.room.claimed(ready.offer)
 
     def lend_held(self, now_us: int, out: list[Output]) -> None:
-        """Lend what is held and leases have slots for."""
+        """Lend what is held and leases have slots for; tell what is kept for one of them."""
         self.owner.lend(now_us, out)
+        self.owner.tell_kept(now_us, out)
 
     def start(self, own: OwnRequest, now_us: int, out: list[Output]) -> None:
         """Give an own request to the engine."""
         request = own.new.request
-        serves = self.pipe.enter(request, now_us, borrowed=False)
+        serves = self.pipe.enter(request, now_us, work=own.new.work, borrowed=False)
         self.owner.start(own, len(self.pipe), now_us, out)
         if serves:
             self.owner.served(request, now_us, out)

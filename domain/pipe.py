@@ -4,8 +4,12 @@ An engine takes more requests than it works on (depth 2, one slot), so service b
 request was given. The engine does not say when that is; it follows from the order of dispatch.
 """
 
+import heapq
+from collections.abc import Callable
+
 import msgspec
 
+from domain.estimates import rest_us
 from domain.ids import RequestId
 
 
@@ -28,6 +32,7 @@ class Pipe:
         self._serving: dict[RequestId, int] = {}
         self._pending: dict[RequestId, int] = {}
         self._borrowed: set[RequestId] = set()
+        self._work: dict[RequestId, int] = {}
 
     def __len__(self) -> int:
         return len(self._serving) + len(self._pending)
@@ -45,9 +50,22 @@ class Pipe:
         """Whether a request of the node's own is inside and not in service yet."""
         return any(request not in self._borrowed for request in self._pending)
 
-    def enter(self, request: RequestId, now_us: int, *, borrowed: bool) -> bool:
+    def free_in_us(self, now_us: int, price: Callable[[int], int]) -> int:
+        """Return in what time the service of one more request should begin; `price`: time for a work."""
+        left_us = [
+            rest_us(price(self._work[request]), now_us - began_us) for request, began_us in self._serving.items()
+        ]
+        if len(left_us) < self.slots:
+            return 0
+        heapq.heapify(left_us)
+        for request in self._pending:
+            heapq.heapreplace(left_us, left_us[0] + price(self._work[request]))
+        return left_us[0]
+
+    def enter(self, request: RequestId, now_us: int, *, work: int, borrowed: bool) -> bool:
         """Put `request` in; tell whether its service begins at once."""
         assert request not in self, f"request {request}: is inside the engine already"
+        self._work[request] = work
         if borrowed:
             self._borrowed.add(request)
         if len(self._serving) < self.slots:
@@ -63,6 +81,7 @@ class Pipe:
         service that began first was this one's, and the one that was thought to have it is in service from now on.
         """
         self._borrowed.discard(request)
+        del self._work[request]
         if request in self._pending:
             entered_us = self._pending.pop(request)
             if not served or not self._serving:
@@ -78,7 +97,7 @@ class Pipe:
         """Empty the pipe, since the engine is dead; return what was inside, in service first."""
         inside = [(request, Left(now_us - began_us, began_us, ())) for request, began_us in self._serving.items()]
         inside += [(request, Left(0, None, ())) for request in self._pending]
-        self._serving, self._pending, self._borrowed = {}, {}, set()
+        self._serving, self._pending, self._borrowed, self._work = {}, {}, set(), {}
         return inside
 
     def _serve_pending(self, now_us: int) -> tuple[RequestId, ...]:

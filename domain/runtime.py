@@ -17,7 +17,7 @@ import msgspec
 
 from domain.actions import Action, Dispatch, Lend, OrderKey, Output, Refuse, RefuseBorrow
 from domain.events import DeskState, QueueState
-from domain.events.decision import LeaseEvent
+from domain.events.decision import LeaseChecked, LeaseEvent, LinkWord
 from domain.ids import LeaseId, LinkId, RequestId
 from domain.inputs import BorrowOffer, EngineResult, LendFailure, LendResult, NewRequest, RuntimeConfig
 from domain.machines import Machines
@@ -74,7 +74,7 @@ class ModelRuntime(Machines):
         request = self.owner.arrive(
             new, now_us, behind=inside, behind_load=room is not None and room.loads_for_borrowed
         )
-        if goes_straight:
+        if goes_straight and not self.owner.keeps(request, self.pipe, now_us):
             self.start(request, now_us, out)
         else:
             self.owner.hold(request, now_us, out)
@@ -154,11 +154,31 @@ class ModelRuntime(Machines):
         self.owner.take_lease(event, order, basis_sent_us, now_us, out)
         return self.settle(now_us, out)
 
+    def take_word(self, word: LinkWord, order: OrderKey, now_us: int) -> list[Output]:
+        """Take another word of the master on a link of this model; its signature has been checked.
+
+        LinkPriced: a request may wait a moment for the decision in flight. LeaseStalled: `CancelLend` for all that was lent over
+        the link before the decision; it runs again here if it may. LeaseChecked, at the helper: states what of it is here.
+        """
+        out: list[Output] = []
+        if isinstance(word, LeaseChecked):
+            self.desk.still_running(word.link, now_us, out)
+        else:
+            self.owner.take_word(word, order, now_us, out)
+        return self.settle(now_us, out)
+
     def lend_accepted(self, request: RequestId, lease: LeaseId, now_us: int) -> list[Output]:
         """The helper said 100 Continue. From here on a stream is unrepeatable."""
         own = self._lent(request, lease)
         if own is not None:
             own.taken = True
+        return self.settle(now_us, [])
+
+    def lend_answering(self, request: RequestId, lease: LeaseId, now_us: int) -> list[Output]:
+        """The helper's answer has begun: however long it takes, it is not cut off for being late."""
+        own = self._lent(request, lease)
+        if own is not None:
+            own.taken = own.answering = True
         return self.settle(now_us, [])
 
     def lend_answered(self, request: RequestId, lease: LeaseId, result: LendResult, now_us: int) -> list[Output]:
@@ -243,8 +263,13 @@ class ModelRuntime(Machines):
         self.depth = depth
         return self.settle(now_us, [])
 
+    def set_hold(self, on: bool, now_us: int) -> list[Output]:  # noqa: FBT001  # the setting itself
+        """Change `offload_hold_for_faster_helper`."""
+        self.owner.hold_on = on
+        return self.settle(now_us, [])
+
     def tick(self, now_us: int) -> list[Output]:
-        """Do what is due at `now_us`: lease ends, wait bounds, the sign of life."""
+        """Do what is due at `now_us`: lease ends, wait bounds, cut-offs, releases, the sign of life."""
         out = self.settle(now_us, [])
         self.owner.give_sign_of_life(now_us, out)
         return out

@@ -7,6 +7,9 @@ from domain.events import (
     Failed,
     Finished,
     Held,
+    Kept,
+    LeaseChanged,
+    LeaseGranted,
     LendAnswered,
     LendBusy,
     LendReturned,
@@ -20,6 +23,7 @@ from domain.events import (
 )
 from domain.ids import LeaseId, LinkId
 from domain.inputs import LendResult, NewRequest, RuntimeConfig
+from domain.owner.keeping import Estimate
 from domain.owner.request import OwnRequest
 
 
@@ -45,6 +49,21 @@ class FactMaker:
             not_lendable=request.not_lendable,
             tenant=new.tenant,
             waiting=waiting,
+            vision=new.vision,
+        )
+
+    def kept(self, request: OwnRequest, estimate: Estimate, now_us: int) -> Kept:
+        """It is kept from the engine for a helper that should end it sooner."""
+        return Kept(
+            request=request.new.request,
+            model=self._model,
+            helper=estimate.helper,
+            link=estimate.link,
+            owner_finish_us=estimate.owner_finish_us,
+            helper_finish_us=estimate.helper_finish_us,
+            waited_us=now_us - request.arrived_us,
+            owner_job_us=estimate.owner_job_us,
+            helper_job_us=estimate.helper_job_us,
         )
 
     def started(self, request: OwnRequest, in_engine: int) -> Started:
@@ -111,17 +130,18 @@ class FactMaker:
         """It was refused at its arrival."""
         return Rejected(request=new.request, model=self._model, work=new.work, status=503, code=code)
 
-    def lent(self, request: OwnRequest, link: LinkId, lease: LeaseId, out: int, now_us: int) -> Lent:
+    def lent(self, request: OwnRequest, grant: LeaseGranted | LeaseChanged, out: int, now_us: int) -> Lent:
         """`out`: requests out over the link, this one counted."""
         return Lent(
             request=request.new.request,
             model=self._model,
             helper=request.helper,
-            link=link,
-            lease=lease,
+            link=grant.link,
+            lease=grant.lease,
             work=request.new.work,
             out=out,
             waited_us=now_us - request.arrived_us,
+            slots=grant.slots,
         )
 
     def answered(self, request: OwnRequest, link: LinkId, lease: LeaseId, result: LendResult) -> LendAnswered:
@@ -137,8 +157,10 @@ class FactMaker:
             load_us=result.load_us,
         )
 
-    def returned(self, request: OwnRequest, link: LinkId, lease: LeaseId, reason: str) -> LendReturned:
-        """Handed back unstarted."""
+    def returned(
+        self, request: OwnRequest, link: LinkId, lease: LeaseId, reason: str, *, slots: int, out: int
+    ) -> LendReturned:
+        """Handed back unstarted. `slots`: of the link's lease now; `out`: requests out over the link now."""
         return LendReturned(
             request=request.new.request,
             model=self._model,
@@ -146,6 +168,8 @@ class FactMaker:
             link=link,
             lease=lease,
             reason=reason,
+            slots=slots,
+            out=out,
         )
 
     def busy(self, request: OwnRequest, link: LinkId, lease: LeaseId) -> LendBusy:

@@ -5,10 +5,13 @@ outnumber what is held. So no input looks at more than a few requests, however m
 """
 
 import heapq
+from collections.abc import Callable
+from typing import TypeVar
 
 from domain.owner.request import OwnRequest
 
 _STALE_ALLOWED = 64
+Found = TypeVar("Found")
 
 
 class HeldQueue:
@@ -59,6 +62,25 @@ class HeldQueue:
                 return request
             heapq.heappop(self._lendable)
         return None
+
+    def first_that(
+        self, suits: Callable[[OwnRequest], Found | None], look_at_most: int
+    ) -> tuple[OwnRequest, Found] | None:
+        """Return the lendable request that arrived first of those for which `suits` finds something, and what it found.
+
+        None if there is none among the first `look_at_most`.
+        """
+        passed: list[int] = []
+        answer = None
+        while len(passed) < look_at_most and (request := self.first_lendable()) is not None:
+            found = suits(request)
+            if found is not None:
+                answer = request, found
+                break
+            passed.append(heapq.heappop(self._lendable))
+        for seq in passed:
+            heapq.heappush(self._lendable, seq)
+        return answer
 
     def first_due(self) -> OwnRequest | None:
         """Return the request whose deadline comes first; None if none is held."""

@@ -5,12 +5,13 @@ from collections.abc import Collection
 import msgspec
 
 from domain.actions import OrderKey
-from domain.events import LeaseChanged, LeaseCleared, LeaseGranted, LeaseRefused, LeaseUpdated
-from domain.events.decision import LeaseEvent
+from domain.events import LeaseChanged, LeaseCleared, LeaseGranted, LeaseRefused, LeaseUpdated, LinkPriced
+from domain.events.decision import LeaseEvent, LinkWord
 from domain.ids import LeaseId, LinkId, ModelId, RequestId
+from domain.owner.request import OwnRequest
 
 _PAUSE_US = 1_000_000
-_PAUSE_DOUBLINGS_MAX = 5
+_DOUBLINGS_MAX = 5
 
 
 class LiveLease(msgspec.Struct, kw_only=True, eq=False):
@@ -20,13 +21,48 @@ class LiveLease(msgspec.Struct, kw_only=True, eq=False):
     order: OrderKey
     ends_us: int
     """Send time of the basis + ttl, on the owner's own clock."""
+    ready_at_us: int
+    """When the helper could begin a next job, as the decision predicted."""
     desk_full: bool = False
     """The helper answered busy: lend nothing until a request ends or the lease is renewed."""
-    refused_until_us: int | None = None
-    """The helper returned, refused or failed one: lend nothing until then, or until it answers one, or under a new lease.
+    returned_until_us: int | None = None
+    """The helper returned one: lend nothing until then, or until it answers one, or under a new lease.
 
     A helper that hands everything back at once would otherwise spend the whole backlog's one chance to be lent.
     """
+    failed_until_us: int | None = None
+    """A lend failed: lend nothing until then, or until a decision that knows of it."""
+
+    @property
+    def takes(self) -> bool:
+        """Whether nothing but its slots stands against lending under it."""
+        return not self.desk_full and self.returned_until_us is None and self.failed_until_us is None
+
+    def suits(self, own: OwnRequest) -> bool:
+        """Tell whether the helper can serve `own`: its window holds it, and it sees if it has to."""
+        new, grant = own.new, self.grant
+        return (not grant.context or new.est_tokens <= grant.context) and (grant.vision or not new.vision)
+
+
+class Track(msgspec.Struct, kw_only=True, eq=False):
+    """What the queue knows of one link, under whatever lease."""
+
+    out: dict[RequestId, OwnRequest] = msgspec.field(default_factory=dict)
+    """Lent and not back, in order of lending."""
+    newest: OrderKey | None = None
+    """The newest lease event."""
+    word: OrderKey | None = None
+    """The newest other word."""
+    faster: bool = False
+    """Both sides are measured, and the helper is the faster one."""
+    left_us: int = 0
+    """When a request last came back, however it ended."""
+    returns: int = 0
+    """In a row, with no answer between."""
+    failures: int = 0
+    """In a row, with no answer between."""
+    failed_us: int | None = None
+    """When the last lend failed, if the helper has answered none since and no decision knows of it."""
 
 
 class LeaseBook:
@@ -34,128 +70,190 @@ class LeaseBook:
 
     def __init__(self) -> None:
         self.links: frozenset[LinkId] = frozenset()
-        self._newest: dict[LinkId, OrderKey] = {}
-        self._live: dict[LinkId, LiveLease] = {}
-        self._out: dict[LinkId, set[RequestId]] = {}
-        self._refusals: dict[LinkId, int] = {}
+        self.live: dict[LinkId, LiveLease] = {}
+        self._tracks: dict[LinkId, Track] = {}
 
     def __len__(self) -> int:
-        return len(self._live)
+        return len(self.live)
 
     def set_links(self, links: Collection[LinkId]) -> list[LeaseUpdated]:
         """Set the links of which the model is the owner; end the leases of the others."""
         self.links = frozenset(links)
-        return [self._end(link) for link in sorted(self._live) if link not in self.links]
+        for link, track in self._tracks.items():
+            track.faster = track.faster and link in self.links
+        return [self._end(link) for link in sorted(self.live) if link not in self.links]
 
     def take(
         self, event: LeaseEvent, order: OrderKey, basis_sent_us: int | None, now_us: int
-    ) -> LeaseUpdated | LeaseRefused | None:
-        """Take `event` and return the fact of it; None if a newer or the same one was taken before.
+    ) -> tuple[bool, LeaseUpdated | LeaseRefused | None]:
+        """Take `event`; return whether it was news, and the fact of it.
 
         A refused event ends the link's lease as well: it is the newest word on the link, and it cannot be used.
         """
         link = event.link
         if link not in self.links:
-            return LeaseRefused(link=link, lease=event.lease, reason="not_an_owner")
-        newest = self._newest.get(link)
-        if newest is not None and order <= newest:
-            return None
-        self._newest[link] = order
-        ended = self._live.pop(link, None)
+            return False, self._refused(event, "not_an_owner")
+        track = self.track(link)
+        if track.newest is not None and order <= track.newest:
+            return False, None
+        track.newest = order
+        ended = self.live.pop(link, None)
         if isinstance(event, LeaseCleared):
-            return self._updated(event, 0) if ended is not None else None
+            return True, self._updated(event, 0) if ended is not None else None
         if basis_sent_us is None:
-            return LeaseRefused(link=link, lease=event.lease, reason="unknown_basis")
+            return True, self._refused(event, "unknown_basis")
         ends_us = basis_sent_us + event.ttl_us
         if ends_us <= now_us:
-            return LeaseRefused(link=link, lease=event.lease, reason="expired")
-        lease = self._live[link] = LiveLease(grant=event, order=order, ends_us=ends_us)
-        if ended is not None and ended.grant.lease == event.lease:
-            lease.refused_until_us = ended.refused_until_us
-        return self._updated(event, event.slots)
+            return True, self._refused(event, "expired")
+        lease = self.live[link] = LiveLease(
+            grant=event, order=order, ends_us=ends_us, ready_at_us=now_us + event.ready_us
+        )
+        if track.failed_us is not None and track.failed_us <= basis_sent_us:
+            track.failed_us = None
+        if ended is not None:
+            lease.failed_until_us = ended.failed_until_us if track.failed_us is not None else None
+            lease.returned_until_us = ended.returned_until_us if ended.grant.lease == event.lease else None
+        return True, self._updated(event, event.slots)
+
+    def take_word(self, word: LinkWord, order: OrderKey) -> bool:
+        """Take another word on a link; tell whether it is one of ours and news."""
+        if word.link not in self.links:
+            return False
+        track = self.track(word.link)
+        if track.word is not None and order <= track.word:
+            return False
+        track.word = order
+        if isinstance(word, LinkPriced):
+            track.faster = word.faster
+        return True
 
     def expire(self, now_us: int) -> list[LeaseUpdated]:
         """End the leases and the pauses whose time is over; return the facts of it."""
-        for lease in self._live.values():
-            if lease.refused_until_us is not None and lease.refused_until_us <= now_us:
-                lease.refused_until_us = None
-        return [self._end(link) for link in sorted(self._live) if self._live[link].ends_us <= now_us]
+        over = []
+        for link, lease in self.live.items():
+            if lease.ends_us <= now_us:
+                over.append(link)
+            if lease.returned_until_us is not None and lease.returned_until_us <= now_us:
+                lease.returned_until_us = None
+            if lease.failed_until_us is not None and lease.failed_until_us <= now_us:
+                lease.failed_until_us = None
+        return [self._end(link) for link in sorted(over)]
 
     def next_timer_us(self) -> int | None:
         """Return when the next lease or pause ends; None if there is none."""
-        ends = [lease.ends_us for lease in self._live.values()]
-        pauses = [lease.refused_until_us for lease in self._live.values() if lease.refused_until_us is not None]
-        return min(ends + pauses, default=None)
+        due_us = None
+        for lease in self.live.values():
+            for moment in (lease.ends_us, lease.returned_until_us, lease.failed_until_us):
+                if moment is not None and (due_us is None or moment < due_us):
+                    due_us = moment
+        return due_us
 
     def ttl_us_min(self) -> int | None:
         """Return the shortest lifetime of a live lease; None if there is none."""
-        return min((lease.grant.ttl_us for lease in self._live.values()), default=None)
+        return min((lease.grant.ttl_us for lease in self.live.values()), default=None)
 
     def first_lease(self) -> LeaseId | None:
         """Return the id of the live lease of the first link by id."""
-        return self._live[min(self._live)].grant.lease if self._live else None
+        return self.live[min(self.live)].grant.lease if self.live else None
+
+    def track(self, link: LinkId) -> Track:
+        """Return what is known of `link`."""
+        track = self._tracks.get(link)
+        if track is None:
+            track = self._tracks[link] = Track()
+        return track
+
+    def has_faster(self) -> bool:
+        """Tell whether a linked helper is known to be faster, and nothing stands against lending to it."""
+        for link, track in self._tracks.items():
+            lease = self.live.get(link)
+            if track.faster and (lease is None or lease.takes):
+                return True
+        return False
+
+    def slots(self, link: LinkId) -> int:
+        """Return the slots of the link's lease; 0 if it has none."""
+        lease = self.live.get(link)
+        return lease.grant.slots if lease is not None else 0
 
     def out(self, link: LinkId) -> int:
         """Return how many requests are out over `link`, under whatever lease."""
-        return len(self._out.get(link, ()))
+        track = self._tracks.get(link)
+        return len(track.out) if track is not None else 0
 
-    def pick(self) -> LiveLease | None:
-        """Return the lease with a free slot whose helper should answer one more request first; None if there is none.
+    def free(self) -> list[LiveLease]:
+        """Return the leases with a free slot, first the one whose helper should answer one more request first.
 
-        An unpriced one (job_us 0) comes after all priced ones; ties by the helper's job, then by link id.
+        An unpriced one (job_us 0) comes after all priced ones; ties by the helper's job, then by link id. After a failure
+        one slot is free at most, until the helper answers or a decision knows of it.
         """
-        best: LiveLease | None = None
-        best_key: tuple[bool, int, int, LinkId] | None = None
-        for link, lease in self._live.items():
-            out, job_us = self.out(link), lease.grant.job_us
-            if lease.desk_full or lease.refused_until_us is not None or out >= lease.grant.slots:
-                continue
-            key = (job_us == 0, (out + 1) * job_us, job_us, link)
-            if best_key is None or key < best_key:
-                best, best_key = lease, key
-        return best
+        found = []
+        for link, lease in self.live.items():
+            if lease.takes:
+                track, job_us = self.track(link), lease.grant.job_us
+                out = len(track.out)
+                if out < (lease.grant.slots if track.failed_us is None else min(1, lease.grant.slots)):
+                    found.append(((job_us == 0, (out + 1) * job_us, job_us, link), lease))
+        if len(found) > 1:
+            found.sort(key=lambda pair: pair[0])
+        return [lease for _, lease in found]
 
-    def opened(self, link: LinkId, request: RequestId) -> int:
-        """Note that `request` is out over `link`; return how many are."""
-        out = self._out.setdefault(link, set())
-        out.add(request)
+    def opened(self, own: OwnRequest, lease: LiveLease, now_us: int) -> int:
+        """Note that `own` is out under `lease`; return how many are out over its link."""
+        out = self.track(lease.grant.link).out
+        own.at_helper_us = now_us if out else max(now_us, lease.ready_at_us)
+        out[own.new.request] = own
         return len(out)
 
-    def closed(self, link: LinkId, request: RequestId) -> None:
+    def closed(self, link: LinkId, request: RequestId, now_us: int) -> None:
         """Note that `request` is no longer out over `link`."""
-        out = self._out[link]
-        out.remove(request)
-        if not out:
-            del self._out[link]
+        track = self.track(link)
+        del track.out[request]
+        track.left_us = now_us
 
     def answered(self, link: LinkId) -> None:
         """Note that the helper of `link` answered a request: it does not refuse them all."""
-        self._refusals.pop(link, None)
-        lease = self._live.get(link)
+        track = self.track(link)
+        track.returns = track.failures = 0
+        track.failed_us = None
+        lease = self.live.get(link)
         if lease is not None:
-            lease.refused_until_us = None
+            lease.returned_until_us = lease.failed_until_us = None
 
     def something_ended(self) -> None:
         """Note that a request of this queue ended, here or at a helper: full desks may be asked again."""
-        for lease in self._live.values():
+        for lease in self.live.values():
             lease.desk_full = False
 
     def desk_full(self, link: LinkId) -> None:
         """Note that the helper of `link` answered busy."""
-        lease = self._live.get(link)
+        lease = self.live.get(link)
         if lease is not None:
             lease.desk_full = True
 
-    def refused(self, link: LinkId, now_us: int) -> None:
-        """Note that the helper of `link` returned, refused or failed a request: each time in a row pauses twice as long."""
-        refusals = self._refusals[link] = self._refusals.get(link, 0) + 1
-        lease = self._live.get(link)
+    def returned(self, link: LinkId, now_us: int) -> None:
+        """Note that the helper of `link` returned a request: each time in a row pauses twice as long, from 1 s to 32 s."""
+        track = self.track(link)
+        track.returns += 1
+        lease = self.live.get(link)
         if lease is not None:
-            pause_us = _PAUSE_US << min(refusals - 1, _PAUSE_DOUBLINGS_MAX)
-            lease.refused_until_us = now_us + pause_us
+            lease.returned_until_us = now_us + (_PAUSE_US << min(track.returns - 1, _DOUBLINGS_MAX))
+
+    def failed(self, link: LinkId, now_us: int) -> None:
+        """Note that a lend over `link` failed: the master learns of it and decides.
+
+        Until then pause, as after a return, so that a helper that fails at once does not get the whole backlog between two
+        decisions. Several at one moment, as after a stall, are one failure.
+        """
+        track = self.track(link)
+        track.failures += track.failed_us != now_us
+        track.failed_us = now_us
+        lease = self.live.get(link)
+        if lease is not None:
+            lease.failed_until_us = now_us + (_PAUSE_US << min(track.failures - 1, _DOUBLINGS_MAX))
 
     def _end(self, link: LinkId) -> LeaseUpdated:
-        return self._updated(self._live.pop(link).grant, 0)
+        return self._updated(self.live.pop(link).grant, 0)
 
     def _updated(self, event: LeaseEvent, slots: int) -> LeaseUpdated:
         return LeaseUpdated(
@@ -164,5 +262,16 @@ class LeaseBook:
             model=ModelId(event.owner_model),
             helper=event.helper,
             slots=slots,
+            out=self.out(event.link),
+        )
+
+    def _refused(self, event: LeaseEvent, reason: str) -> LeaseRefused:
+        return LeaseRefused(
+            link=event.link,
+            lease=event.lease,
+            reason=reason,
+            model=event.owner_model,
+            helper=event.helper,
+            slots=event.slots,
             out=self.out(event.link),
         )

@@ -3,155 +3,112 @@
 Custody never moves: whatever happens, a request is at exactly one place and ends with exactly one terminal fact, said here.
 """
 
+import heapq
 from collections.abc import Collection
 
-from domain.actions import CancelEngine, CancelLend, Dispatch, Lend, OrderKey, Output, Refuse
-from domain.events import Fact
-from domain.events.decision import LeaseEvent
+from domain.actions import CancelEngine, CancelLend, Lend, OrderKey, Output
+from domain.events import Fact, LeaseStalled
+from domain.events.decision import LeaseEvent, LinkWord
 from domain.events.status import OpenRequest
 from domain.ids import LeaseId, LinkId, NodeId, RequestId
-from domain.inputs import EngineResult, LendFailure, LendResult, NewRequest, RuntimeConfig
-from domain.owner.drain_rate import DrainRate
-from domain.owner.facts import FactMaker, open_request
-from domain.owner.held import HeldQueue
-from domain.owner.leases import LeaseBook
-from domain.owner.request import OwnRequest
-from domain.pipe import Left
+from domain.inputs import LendFailure, LendResult, RuntimeConfig
+from domain.owner.custody import Custody
+from domain.owner.facts import open_request
+from domain.owner.keeping import Estimate, estimate, helper_price_us
+from domain.owner.leases import LeaseBook, LiveLease
+from domain.owner.request import KeptFor, OwnRequest
+from domain.pipe import Pipe
 
-_NO_ANSWER = 502
+_LOOK_AT_MOST = 32
+"""Lendable requests looked at for one that a free helper can serve."""
+_CUT_FACTOR, _CUT_US = 3, 30_000_000
+_PENDING_US = 1_000_000
+"""How long a request waits for a decision in flight, at most."""
+_STALE_ALLOWED = 64
 
 
-class OwnerQueue:
+class OwnerQueue(Custody):
     """The requests that this node received for one model. Methods append facts and actions to `out`."""
 
     def __init__(self, config: RuntimeConfig) -> None:
-        self._config = config
-        self._facts = FactMaker(config)
-        self._requests: dict[RequestId, OwnRequest] = {}
-        self._held = HeldQueue()
-        self._rate = DrainRate()
-        self._seq = 0
-        self._in_engine = 0
+        super().__init__(config)
         self._lent = 0
-        self._said_us = 0
+        self._lends = 0
+        """Ever, with a price."""
+        self._cuts: list[tuple[int, int, OwnRequest]] = []
+        """A heap: when lent requests are cut off."""
+        self._release_us: int | None = None
+        """When the request that is kept now is looked at again."""
+        self._kept: tuple[OwnRequest, Estimate] | None = None
         self.leases = LeaseBook()
-        self.enrolled = False
-
-    def __len__(self) -> int:
-        return len(self._requests)
-
-    def __contains__(self, request: RequestId) -> bool:
-        return request in self._requests
-
-    @property
-    def held(self) -> int:
-        """How many requests are held."""
-        return len(self._held)
+        self.hold_on = config.hold_for_faster_helper
 
     @property
     def out(self) -> int:
         """How many requests are lent."""
         return self._lent
 
-    # -- arrival ----------------------------------------------------------------------------------------------------
+    # -- keeping for a faster helper --------------------------------------------------------------------------------
 
-    def refuse(self, new: NewRequest, code: str, now_us: int, out: list[Output]) -> None:
-        """Refuse `new`: queue_full or draining."""
-        self._rate.refused()
-        self._say(self._facts.rejected(new, code), now_us, out)
-        message = f"model {self._config.model}: {self.held} requests wait, {self._config.held_max} may"
-        if code == "draining":
-            message = f"model {self._config.model}: node {self._config.node} is shutting down"
-        out.append(
-            Refuse(
-                request=new.request,
-                status=503,
-                code="queue_full" if code == "queue_full" else "model_unavailable",
-                message=message,
-                retry_after_s=self._rate.retry_after_s(now_us),
-            )
-        )
+    def keeps(self, own: OwnRequest, pipe: Pipe, now_us: int) -> bool:
+        """Tell whether `own`, the next for the engine, had better wait for a helper than inside the engine.
 
-    def arrive(self, new: NewRequest, now_us: int, *, behind: int, behind_load: bool) -> OwnRequest:
-        """Take custody of `new`. It has no place yet: `start` or `hold` it next.
-
-        `behind`: borrowed requests inside the engine. `behind_load`: a model is being loaded for borrowed work.
+        Never while the engine could begin it at once. The release is due at a time of its own (`next_timer_us`).
         """
-        assert new.request not in self._requests, f"request {new.request}: came twice"
-        why = _not_lendable(new, self._config)
-        self._seq += 1
-        request = OwnRequest(
-            new=new,
-            seq=self._seq,
-            arrived_us=now_us,
-            deadline_us=now_us + self._config.wait_us_max,
-            lendable=not why,
-            not_lendable=why,
-            behind=behind,
-            behind_load=behind_load,
-        )
-        self._requests[new.request] = request
-        return request
+        if not self.hold_on or not self.enrolled or not own.lendable or len(pipe) < pipe.slots:
+            return False
+        best = self._faster(own, pipe, now_us)
+        if best is not None:
+            self._kept = own, best
+            assert own.kept is not None, "noted when it was found faster"
+            self._release_us = own.kept[best.link].until_us
+            return True
+        decided_us = own.arrived_us + _PENDING_US
+        if own.lease_events == self._lease_events and now_us < decided_us and self.leases.has_faster():
+            self._release_us = decided_us
+            return True
+        return False
 
-    def hold(self, request: OwnRequest, now_us: int, out: list[Output]) -> None:
-        """Hold `request`, at its place in the order of arrival."""
-        request.place, request.since_us = "held", now_us
-        self._held.put(request)
-        if self.enrolled:
-            self._say(self._facts.held(request, self.held), now_us, out)
+    def tell_kept(self, now_us: int, out: list[Output]) -> None:
+        """State that a request is kept, once a request and link, unless it could be lent at once."""
+        if self._kept is None:
+            return
+        own, best = self._kept
+        self._kept = None
+        kept = own.kept[best.link] if own.kept is not None else None
+        if own.place == "held" and kept is not None and not kept.told:
+            kept.told = True
+            self._say(self._facts.kept(own, best, now_us), now_us, out)
 
-    # -- the own engine ---------------------------------------------------------------------------------------------
+    def _faster(self, own: OwnRequest, pipe: Pipe, now_us: int) -> Estimate | None:
+        """Return the estimate of the helper that ends `own` first, if it does so before the own engine."""
+        best: Estimate | None = None
+        for link, lease in sorted(self.leases.live.items()):
+            if not lease.takes or not lease.grant.slots or not lease.suits(own):
+                continue
+            track = self.leases.track(link)
+            found = estimate(own, lease, track, pipe, now_us)
+            if found is None or found.helper_finish_us >= found.owner_finish_us:
+                continue
+            if self._waits_in_vain(own, found, track.left_us, now_us):
+                continue
+            if best is None or found.helper_finish_us < best.helper_finish_us:
+                best = found
+        return best
 
-    def first_held(self) -> OwnRequest | None:
-        """Return the request that goes to the engine next; None if none is held."""
-        return self._held.first()
-
-    def start(self, request: OwnRequest, in_engine: int, now_us: int, out: list[Output]) -> None:
-        """Give `request` to the engine; `in_engine`: requests inside, this one counted."""
-        if request.place == "held":
-            self._held.remove(request)
-        request.place, request.since_us = "engine", now_us
-        self._in_engine += 1
-        if self.enrolled:
-            self._say(self._facts.started(request, in_engine), now_us, out)
-        out.append(Dispatch(request=request.new.request))
-
-    def served(self, request: RequestId, now_us: int, out: list[Output]) -> None:
-        """The engine's service of `request` begins now."""
-        own = self._requests[request]
-        own.began_us = now_us
-        if (own.behind or own.behind_load) and now_us > own.arrived_us and self.enrolled:
-            self._say(self._facts.native_waited(own), now_us, out)
-            own.behind, own.behind_load = 0, False  # said once, also if the engine turns out not to have begun
-
-    def engine_finished(
-        self, request: RequestId, result: EngineResult, left: Left, now_us: int, out: list[Output]
-    ) -> None:
-        """`request` left the engine: it ends here, unless it provably never started; then it is held again."""
-        own = self._requests[request]
-        own.began_us = left.began_us
-        self._in_engine -= 1
-        if own.gone:
-            self._end(own, self._facts.cancelled(own, left.service_us, "engine", now_us), now_us, out)
-        elif result.not_started:
-            own.began_us = None
-            self.hold(own, now_us, out)
-        elif result.complete and result.status:
-            answer = LendResult(
-                status=result.status,
-                service_us=left.service_us,
-                tokens_in=result.tokens_in,
-                tokens_out=result.tokens_out,
-            )
-            self._answered(own, answer, now_us, out)
-        else:
-            self._fail(own, left.service_us, result.code or "engine_failed", now_us, out)
-
-    def engine_died(self, request: RequestId, left: Left, now_us: int, out: list[Output]) -> None:
-        """The engine died with `request` inside. It does not run again: it may be what killed the engine."""
-        if not self._requests[request].gone:  # else it is cancelled already
-            out.append(CancelEngine(request=request))
-        self.engine_finished(request, EngineResult(status=0, complete=False), left, now_us, out)
+    @staticmethod
+    def _waits_in_vain(own: OwnRequest, found: Estimate, left_us: int, now_us: int) -> bool:
+        """Tell whether the helper has taken a job longer than predicted when `own` was first kept, or since its last answer."""
+        if own.kept is None:
+            own.kept = {}
+        kept = own.kept.get(found.link)
+        until_us = now_us + found.helper_finish_us + found.helper_job_us
+        if kept is None:
+            own.kept[found.link] = KeptFor(at_us=now_us, until_us=until_us)
+            return False
+        if left_us > kept.at_us:
+            kept.at_us, kept.until_us = now_us, until_us
+        return kept.until_us <= now_us
 
     # -- lending ----------------------------------------------------------------------------------------------------
 
@@ -159,34 +116,53 @@ class OwnerQueue:
         self, event: LeaseEvent, order: OrderKey, basis_sent_us: int | None, now_us: int, out: list[Output]
     ) -> None:
         """Take a lease event that names this queue."""
-        fact = self.leases.take(event, order, basis_sent_us, now_us)
+        news, fact = self.leases.take(event, order, basis_sent_us, now_us)
+        self._lease_events += news
         if fact is not None:
             self._say(fact, now_us, out)
 
+    def take_word(self, word: LinkWord, order: OrderKey, now_us: int, out: list[Output]) -> None:
+        """Take another word of the master on a link: after LeaseStalled all that was lent over it before comes back."""
+        if self.leases.take_word(word, order) and isinstance(word, LeaseStalled):
+            for own in list(self.leases.track(word.link).out.values()):
+                if own.order is not None and own.order < order:
+                    self._cut_off(own, "stalled", now_us, out)
+
     def lend(self, now_us: int, out: list[Output]) -> None:
-        """Lend held requests, first come first, while a lease has a free slot."""
-        while (request := self._held.first_lendable()) is not None:
-            lease = self.leases.pick()
-            if lease is None:
+        """Lend held requests, first come first, while a lease that suits has a free slot."""
+        while self.leases.live and self._held.first_lendable() is not None:
+            free = self.leases.free()
+            if not free:
                 return
-            grant = lease.grant
-            self._held.remove(request)
-            request.place, request.since_us = "lent", now_us
-            request.link, request.lease, request.helper = grant.link, grant.lease, grant.helper
-            request.taken = False
-            self._lent += 1
-            out_count = self.leases.opened(grant.link, request.new.request)
-            self._say(self._facts.lent(request, grant.link, grant.lease, out_count, now_us), now_us, out)
-            out.append(
-                Lend(
-                    request=request.new.request,
-                    link=grant.link,
-                    lease=grant.lease,
-                    grant=grant,
-                    order=lease.order,
-                    remaining_us=lease.ends_us - now_us,
-                )
+            found = self._held.first_that(lambda own, free=free: _first_suiting(free, own), _LOOK_AT_MOST)
+            if found is None:
+                return
+            self._lend(*found, now_us, out)
+
+    def _lend(self, own: OwnRequest, lease: LiveLease, now_us: int, out: list[Output]) -> None:
+        grant = lease.grant
+        self._held.remove(own)
+        own.place, own.since_us = "lent", now_us
+        own.link, own.lease, own.helper, own.order = grant.link, grant.lease, grant.helper, lease.order
+        own.taken = own.answering = False
+        self._lent += 1
+        out_count = self.leases.opened(own, lease, now_us)
+        if grant.job_us and not grant.probe:
+            jobs_us = sum(helper_price_us(grant, one.new.work) for one in self.leases.track(grant.link).out.values())
+            own.cut_us = now_us + _CUT_FACTOR * (grant.switch_us + jobs_us) + _CUT_US
+            self._lends += 1
+            heapq.heappush(self._cuts, (own.cut_us, self._lends, own))
+        self._say(self._facts.lent(own, grant, out_count, now_us), now_us, out)
+        out.append(
+            Lend(
+                request=own.new.request,
+                link=grant.link,
+                lease=grant.lease,
+                grant=grant,
+                order=lease.order,
+                remaining_us=lease.ends_us - now_us,
             )
+        )
 
     def lent(self, request: RequestId) -> OwnRequest | None:
         """Return `request` if it is lent now."""
@@ -195,38 +171,39 @@ class OwnerQueue:
 
     def lend_answered(self, own: OwnRequest, result: LendResult, now_us: int, out: list[Output]) -> None:
         """The helper's answer was passed on whole."""
-        link, lease = self._lend_over(own)
+        link, lease = self._lend_over(own, now_us)
         self._say(self._facts.answered(own, link, lease, result), now_us, out)
         self.leases.answered(link)
         self._answered(own, result, now_us, out)
 
     def lend_returned(self, own: OwnRequest, reason: str, now_us: int, out: list[Output]) -> None:
         """Handed back unstarted: held again, never lent again."""
-        link, lease = self._lend_over(own)
-        self._say(self._facts.returned(own, link, lease, reason), now_us, out)
-        self.leases.refused(link, now_us)
+        link, lease = self._lend_over(own, now_us)
+        slots, out_count = self.leases.slots(link), self.leases.out(link)
+        self._say(self._facts.returned(own, link, lease, reason, slots=slots, out=out_count), now_us, out)
+        self.leases.returned(link, now_us)
         self._hold_again(own, "returned", now_us, out)
 
     def lend_refused(self, own: OwnRequest, reason: str, now_us: int, out: list[Output]) -> None:
         """It could not be passed on: the owner runs it itself."""
-        link, lease = self._lend_over(own)
+        link, lease = self._lend_over(own, now_us)
         self._say(self._facts.relay_refused(own, link, lease, reason), now_us, out)
-        self.leases.refused(link, now_us)
+        self.leases.failed(link, now_us)
         self._hold_again(own, "relay_refused", now_us, out)
 
     def lend_busy(self, own: OwnRequest, now_us: int, out: list[Output]) -> None:
         """The desk was full: held again, and as lendable as before."""
-        link, lease = self._lend_over(own)
+        link, lease = self._lend_over(own, now_us)
         self._say(self._facts.busy(own, link, lease), now_us, out)
         self.leases.desk_full(link)
         self._hold_again(own, "", now_us, out)
 
     def lend_failed(self, own: OwnRequest, failure: LendFailure, now_us: int, out: list[Output]) -> None:
         """The helper is fenced: the request runs again here if it may, else it fails."""
-        link, lease = self._lend_over(own)
+        link, lease = self._lend_over(own, now_us)
         cut = self._facts.cut_off(own, link, lease, failure.reason, may_have_run=failure.may_have_run)
         self._say(cut, now_us, out)
-        self.leases.refused(link, now_us)
+        self.leases.failed(link, now_us)
         again = not failure.may_have_run or (may_run_again(own) and not failure.poison)
         if not again or failure.sent:
             self._fail(own, 0, "engine_failed", now_us, out)
@@ -250,50 +227,19 @@ class OwnerQueue:
             self._held.remove(own)
             self._end(own, self._facts.cancelled(own, 0, "held", now_us), now_us, out)
             return
-        link, lease = self._lend_over(own)
+        link, lease = self._lend_over(own, now_us)
         out.append(CancelLend(request=request, lease=lease))
         self._say(self._facts.cut_off(own, link, lease, "client_gone", may_have_run=True), now_us, out)
         self._end(own, self._facts.cancelled(own, 0, "lent", now_us), now_us, out)
 
-    def refuse_held(self, why: str, now_us: int, out: list[Output]) -> None:
-        """Refuse all that is held, since its model cannot be loaded: 503 model_unavailable (502 if a helper may have run it)."""
-        while (own := self._held.first()) is not None:
-            self._held.remove(own)
-            if own.may_have_run:
-                self._fail(own, 0, "engine_failed", now_us, out)
-                continue
-            self._end(own, self._facts.failed(own, 0, 503, "load_failed", now_us), now_us, out)
-            out.append(
-                Refuse(
-                    request=own.new.request,
-                    status=503,
-                    code="model_unavailable",
-                    message=f"model {self._config.model}: {why}",
-                    retry_after_s=30,
-                )
-            )
-
     def expire(self, now_us: int, out: list[Output]) -> None:
-        """End the leases and the held requests whose time is over."""
+        """End the leases, the lends and the held requests whose time is over."""
+        self._release_us = None
         for fact in self.leases.expire(now_us):
             self._say(fact, now_us, out)
-        while (own := self._held.first_due()) is not None and own.deadline_us <= now_us:
-            self._held.remove(own)
-            if own.may_have_run:  # "never started" cannot be said of it
-                self._fail(own, 0, "engine_failed", now_us, out)
-                continue
-            waited_s = (now_us - own.arrived_us) // 1_000_000
-            retry_after_s = self._rate.retry_after_s(now_us)
-            self._end(own, self._facts.expired(own, now_us), now_us, out)
-            out.append(
-                Refuse(
-                    request=own.new.request,
-                    status=504,
-                    code="queue_timeout",
-                    message=f"model {self._config.model}: waited {waited_s} s and did not start",
-                    retry_after_s=retry_after_s,
-                )
-            )
+        while (own := self._first_cut()) is not None and own.cut_us is not None and own.cut_us <= now_us:
+            self._cut_off(own, "answer_late", now_us, out)
+        self.expire_held(now_us, out)
 
     # -- links, time, snapshot --------------------------------------------------------------------------------------
 
@@ -323,7 +269,14 @@ class OwnerQueue:
     def next_timer_us(self) -> int | None:
         """Return when something of this queue is due next."""
         due = self._held.first_due()
-        moments = (due.deadline_us if due is not None else None, self.leases.next_timer_us(), self._sign_due_us())
+        cut = self._first_cut()
+        moments = (
+            due.deadline_us if due is not None else None,
+            self.leases.next_timer_us(),
+            self._sign_due_us(),
+            cut.cut_us if cut is not None else None,
+            self._release_us,
+        )
         return min((moment for moment in moments if moment is not None), default=None)
 
     def snapshot(self, now_us: int) -> tuple[OpenRequest, ...]:
@@ -339,17 +292,30 @@ class OwnerQueue:
         ttl_us = min(self._config.lease_ttl_us, self.leases.ttl_us_min() or self._config.lease_ttl_us)
         return self._said_us + ttl_us // 3
 
-    def _say(self, fact: Fact, now_us: int, out: list[Output]) -> None:
-        self._said_us = now_us
-        out.append(fact)
-
-    def _lend_over(self, own: OwnRequest) -> tuple[LinkId, LeaseId]:
+    def _lend_over(self, own: OwnRequest, now_us: int) -> tuple[LinkId, LeaseId]:
         """Close the slot of `own`; return what it was lent under."""
         assert own.link is not None, f"request {own.new.request}: is lent over no link"
         assert own.lease is not None, f"request {own.new.request}: is lent under no lease"
         self._lent -= 1
-        self.leases.closed(own.link, own.new.request)
+        self.leases.closed(own.link, own.new.request, now_us)
+        own.cut_us = None
         return own.link, own.lease
+
+    def _first_cut(self) -> OwnRequest | None:
+        """Return the lent request that is cut off first if its helper does not begin to answer; None if there is none."""
+        cuts = self._cuts
+        if len(cuts) > 2 * self._lent + _STALE_ALLOWED:
+            cuts[:] = [entry for entry in cuts if _is_awaited(entry)]
+            heapq.heapify(cuts)
+        while cuts and not _is_awaited(cuts[0]):
+            heapq.heappop(cuts)
+        return cuts[0][2] if cuts else None
+
+    def _cut_off(self, own: OwnRequest, reason: str, now_us: int, out: list[Output]) -> None:
+        """Fence the helper and take the request back; one whose answer has begun to reach the client fails."""
+        assert own.lease is not None, f"request {own.new.request}: is lent under no lease"
+        out.append(CancelLend(request=own.new.request, lease=own.lease))
+        self.lend_failed(own, LendFailure(reason=reason, sent=own.answering), now_us, out)
 
     def _hold_again(self, own: OwnRequest, not_lendable: str, now_us: int, out: list[Output]) -> None:
         own.link, own.lease, own.helper = None, None, NodeId("")
@@ -357,31 +323,9 @@ class OwnerQueue:
             own.keep_from_lending(not_lendable)
         self.hold(own, now_us, out)
 
-    def _answered(self, own: OwnRequest, result: LendResult, now_us: int, out: list[Output]) -> None:
-        if result.status < 500:
-            self._end(own, self._facts.finished(own, result, now_us), now_us, out)
-        else:  # passed on unchanged
-            fact = self._facts.failed(own, result.service_us, result.status, "engine_error", now_us)
-            self._end(own, fact, now_us, out)
-
-    def _fail(self, own: OwnRequest, service_us: int, code: str, now_us: int, out: list[Output]) -> None:
-        where = f"helper {own.helper}" if own.helper else f"node {self._config.node}"
-        self._end(own, self._facts.failed(own, service_us, _NO_ANSWER, code, now_us), now_us, out)
-        out.append(
-            Refuse(
-                request=own.new.request,
-                status=_NO_ANSWER,
-                code=code,
-                message=f"model {self._config.model}: the engine of {where} failed, and the request may have run there",
-                may_have_run=True,
-            )
-        )
-
     def _end(self, own: OwnRequest, terminal: Fact, now_us: int, out: list[Output]) -> None:
-        del self._requests[own.new.request]
-        self._rate.departed(now_us)
         self.leases.something_ended()
-        self._say(terminal, now_us, out)
+        super()._end(own, terminal, now_us, out)
 
 
 def may_run_again(own: OwnRequest) -> bool:
@@ -389,9 +333,11 @@ def may_run_again(own: OwnRequest) -> bool:
     return own.new.replayable and not (own.new.streaming and own.taken)
 
 
-def _not_lendable(new: NewRequest, config: RuntimeConfig) -> str:
-    if not new.lendable:
-        return new.not_lendable or "request"
-    if new.streaming and not config.offload_streams:
-        return "streaming_off"
-    return "" if new.replayable else "not_replayable"
+def _first_suiting(free: list[LiveLease], own: OwnRequest) -> LiveLease | None:
+    return next((lease for lease in free if lease.suits(own)), None)
+
+
+def _is_awaited(cut: tuple[int, int, OwnRequest]) -> bool:
+    """Tell whether an entry of the heap is still true: lent under that lend, and not being answered."""
+    cut_us, _, own = cut
+    return own.cut_us == cut_us and own.place == "lent" and not own.answering

@@ -4,10 +4,20 @@ from typing import Literal
 
 import msgspec
 
+from domain.actions import OrderKey
 from domain.ids import LeaseId, LinkId, NodeId
 from domain.inputs import NewRequest
 
 Place = Literal["new", "held", "engine", "lent"]
+
+
+class KeptFor(msgspec.Struct, kw_only=True, eq=False):
+    """A request waits for one helper."""
+
+    at_us: int
+    until_us: int
+    """When it was predicted to be done there, and one job more: then it waits no longer for a helper that did not answer."""
+    told: bool = False
 
 
 class OwnRequest(msgspec.Struct, kw_only=True, eq=False):
@@ -37,6 +47,17 @@ class OwnRequest(msgspec.Struct, kw_only=True, eq=False):
     link: LinkId | None = None
     lease: LeaseId | None = None
     helper: NodeId = NodeId("")
+    order: OrderKey | None = None
+    """Of the lease event under which it was lent."""
+    at_helper_us: int = 0
+    """When its helper could begin it at the earliest."""
+    cut_us: int | None = None
+    """When it is cut off, if its helper has not begun to answer by then."""
+    answering: bool = False
+    """The helper's answer has begun."""
+    lease_events: int = 0
+    """How many lease events its queue had taken when it arrived."""
+    kept: dict[LinkId, KeptFor] | None = None
     taken: bool = False
     """The helper accepted it: a stream is unrepeatable from here on."""
 
