@@ -15,6 +15,8 @@ whole node has been quiet.
 
 from collections.abc import Iterable
 
+import msgspec
+
 from domain.actions import LoadModel, Output
 from domain.events import (
     Loaded,
@@ -75,6 +77,12 @@ class EngineRoom:
         return self._restore.displaced
 
     # -- what the node tells it
+
+    def set_restore_delay(self, delay_us: int) -> None:
+        """Change `offload_restore_delay`; a restore that is scheduled keeps its moment."""
+        if delay_us != self.config.restore_delay_us:
+            self.config = msgspec.structs.replace(self.config, restore_delay_us=delay_us)
+            self._restore.delay_us = delay_us
 
     def begin(self, resident: ModelId | None, now_us: int) -> list[Output]:
         """Say what is loaded at the start; None if nothing is."""

@@ -268,6 +268,11 @@ class ModelRuntime(Machines):
         self.owner.hold_on = on
         return self.settle(now_us, [])
 
+    def set_lending(self, ttl_us: int, streams: bool, now_us: int) -> list[Output]:  # noqa: FBT001  # the setting itself
+        """Change `offload_lease_ttl` and `offload_streams`."""
+        self.owner.set_lending(ttl_us, streams=streams)
+        return self.settle(now_us, [])
+
     def tick(self, now_us: int) -> list[Output]:
         """Do what is due at `now_us`: lease ends, wait bounds, cut-offs, releases, the sign of life."""
         out = self.settle(now_us, [])

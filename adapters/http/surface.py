@@ -12,7 +12,8 @@ from adapters.http.server import Call
 from domain.errors import BadIdError
 from domain.ids import ModelId, model_id
 
-WORK_PATHS: Final = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/embeddings"})
+PICTURES_PATH: Final = "/v1/images/generations"
+WORK_PATHS: Final = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/embeddings", PICTURES_PATH})
 _MODELS: Final = "/v1/models"
 
 Listing = Callable[[], Mapping[ModelId, object]]

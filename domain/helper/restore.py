@@ -16,7 +16,7 @@ class Restore:
     """The displaced model of one runtime and the quiet time before it is loaded back. Integers only."""
 
     def __init__(self, config: RoomConfig) -> None:
-        self._delay_us = config.restore_delay_us
+        self.delay_us = config.restore_delay_us
         self._keep = config.keep_while_likely
         self.displaced: ModelId | None = None
         """What was loaded before the run of borrowed work that drove it out."""
@@ -52,7 +52,7 @@ class Restore:
 
     def put_off(self, now_us: int) -> None:
         """Look again a whole delay later."""
-        self.due_us = now_us + self._delay_us
+        self.due_us = now_us + self.delay_us
 
     def own_came(self, now_us: int) -> None:
         """Note a request of the node's own."""
@@ -62,7 +62,7 @@ class Restore:
 
     def borrow_came(self, now_us: int, *, alone: bool) -> None:
         """Note a borrowed request. `alone`: no other is here; after more than the delay, it begins another visit."""
-        if self._last_borrow_us is not None and alone and now_us - self._last_borrow_us > self._delay_us:
+        if self._last_borrow_us is not None and alone and now_us - self._last_borrow_us > self.delay_us:
             self._visits.append(now_us - self._last_borrow_us)
         self._last_borrow_us = now_us
         if self.due_us is not None:

@@ -3,6 +3,8 @@
 Lending stands on top of it (domain.owner.queue).
 """
 
+import msgspec
+
 from domain.actions import CancelEngine, Dispatch, Output, Refuse
 from domain.events import Fact
 from domain.ids import RequestId
@@ -62,6 +64,11 @@ class Custody:
                 retry_after_s=self._rate.retry_after_s(now_us),
             )
         )
+
+    def set_lending(self, ttl_us: int, *, streams: bool) -> None:
+        """Change `offload_lease_ttl`, and whether a stream that comes from now on may be lent."""
+        if (ttl_us, streams) != (self._config.lease_ttl_us, self._config.offload_streams):
+            self._config = msgspec.structs.replace(self._config, lease_ttl_us=ttl_us, offload_streams=streams)
 
     def arrive(self, new: NewRequest, now_us: int, *, behind: int, behind_load: bool) -> OwnRequest:
         """Take custody of `new`. It has no place yet: `start` or `hold` it next.

@@ -95,6 +95,7 @@ class Desk:
 
     def _offer(self, head: LendHead) -> BorrowOffer:
         live = self._copies.live(head.link, head.lease, self._clock.monotonic_us())
+        link = self._view.link(head.link)
         return BorrowOffer(
             request=head.request,
             owner=head.owner,
@@ -103,7 +104,9 @@ class Desk:
             work=head.work,
             slots=live.slots if live is not None else 0,
             remaining_us=head.remaining_ms * 1000,
-            lease_live=live is not None and self._view.link(head.link) is not None,
+            lease_live=live is not None and link is not None,
+            may_load=link is not None and link.load_if_unloaded,
+            restore=link is not None and link.restore_after_borrow,
         )
 
     # -- after it

@@ -2,25 +2,24 @@
 
 import asyncio
 from collections.abc import Mapping
-from typing import Final, Protocol
+from typing import Protocol
 
 import msgspec
 from aiohttp import web
 
 from adapters.http import surface
 from adapters.http.body import BodyReader, ReadRequest, parse
+from adapters.http.errors import ApiError
 from adapters.http.headers import to_engine
 from adapters.http.relay import ClientAnswer, Pace
 from adapters.http.server import Call
 from domain.actions import CancelEngine, CancelLend, Dispatch, Lend, Refuse
-from domain.ids import ModelId, NodeId, RequestId
+from domain.catalogue.work import PICTURE_LANES
+from domain.ids import ModelId, NodeId
 from domain.inputs import NewRequest
 from services.node.own_work import Served, Work, run_on_own_engine
 from services.node.serving import as_error
 from services.node.ticket import Ticket
-
-_MICRO: Final = 1_000_000
-_LENT_BYTES_MAX: Final = 8 * 1024 * 1024
 
 
 class LendRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +66,7 @@ class Ingress:
             served = self._models.get(read.model)
             if served is None:
                 raise surface.unknown_model(read.model)
+            _check_lane(call.path, served)
             client = ClientAnswer(call, self.node, pace=self.pace)
             try:
                 await self._answer(call, served, read, client)
@@ -76,7 +76,7 @@ class Ingress:
             return client.result()
 
     async def _answer(self, call: Call, served: Served, read: ReadRequest, client: ClientAnswer) -> None:
-        new = describe(call.id, read)
+        new = served.sizes.describe(call.id, read)
         work = Work(read=read, path=call.path, headers={**to_engine(call.request.headers), "x-request-id": call.id})
         ticket = served.serving.submit(new)
         if read.stream:
@@ -97,6 +97,7 @@ class Ingress:
                 case Dispatch():
                     result = await run_on_own_engine(served, ticket, work, client, served.serving.client_gone)
                     if result.complete:
+                        served.sizes.learn(work.read, result)
                         return
                 case Lend() as action:
                     lend = LendRequest(action=action, work=work, new=new)
@@ -111,19 +112,11 @@ class Ingress:
                     raise AssertionError(f"request {ticket.request}: {other} is not for an owner")
 
 
-def describe(request: RequestId, read: ReadRequest) -> NewRequest:
-    """Return what the machines are told of a request: sizes and flags, never its text."""
-    why = "image" if read.images else "too_large" if len(read.body) > _LENT_BYTES_MAX else ""
-    return NewRequest(
-        request=request,
-        work=read.est_tokens * _MICRO,
-        size_bytes=len(read.body),
-        est_tokens=read.est_tokens,
-        streaming=read.stream,
-        replayable=True,
-        lendable=not why,
-        not_lendable=why,
-    )
+def _check_lane(path: str, served: Served) -> None:
+    model = served.serving.model
+    if path == surface.PICTURES_PATH and model.lane not in PICTURE_LANES:
+        rule = f"is of lane {model.lane}; {path} needs one that draws"
+        raise ApiError("invalid_model", f"model {model.id}: {rule}", param="model")
 
 
 def _entry(served: Served, node: NodeId) -> dict[str, object]:

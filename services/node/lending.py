@@ -24,8 +24,6 @@ from services.node.routes import Route, Routes
 from services.node.ticket import Ticket
 
 _LOG: Final = logging.getLogger("leaseway.node")
-_LATE_FACTOR: Final = 3
-_LATE_BASE_S: Final = 30.0
 _CONNECTIONS: Final = 64
 _REFUSALS: Final = frozenset({"no_live_lease", "helper_unreachable", "forward_failed"})
 
@@ -87,8 +85,7 @@ class HttpLender:
             serving.lend_refused(request, lease, "no_live_lease")
             return False
         try:
-            async with asyncio.timeout(_late_s(lend)):
-                sent = await self._send(served, lend, grant)
+            sent = await self._send(served, lend, grant)
         except NotStartedError as error:
             _LOG.info(
                 "helper_unreachable", extra={"request": request, "helper": lend.action.grant.helper, "why": str(error)}
@@ -97,9 +94,6 @@ class HttpLender:
             return False
         except MayHaveRunError:
             serving.lend_failed(request, lease, LendFailure(reason="helper_failed"))
-            return False
-        except TimeoutError:
-            serving.lend_failed(request, lease, LendFailure(reason="answer_late"))
             return False
         try:
             return await self._take(served, lend, sent, client)
@@ -190,6 +184,7 @@ class HttpLender:
     async def _pass_on(self, served: Served, lend: LendRequest, answer: Answer, client: ClientAnswer) -> bool:
         serving, request, lease = served.serving, lend.action.request, lend.action.lease
         client.served_by = lend.action.grant.helper
+        serving.lend_answering(request, lease)
         try:
             done = await relay(answer, client, public=serving.id)
         except MayHaveRunError:
@@ -213,14 +208,6 @@ class HttpLender:
                 keep_alive=False,
             )
         return self._upstreams[url]
-
-
-def _late_s(lend: LendRequest) -> float | None:
-    """Return how long the helper's answer may take to begin; None for a lease without a price, which has no such limit."""
-    grant = lend.action.grant
-    if grant.job_us <= 0:
-        return None
-    return _LATE_FACTOR * (grant.switch_us + grant.job_us) / 1e6 + _LATE_BASE_S
 
 
 def _whole_number(headers: Mapping[str, str], name: str) -> int:

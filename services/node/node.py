@@ -13,30 +13,26 @@ from adapters.http.body import BodyReader
 from adapters.http.errors import ApiError
 from adapters.http.server import Call, Deadlines, HttpServer
 from adapters.keys import Credentials, Signer
+from domain.actions import OrderKey
 from domain.control.view import ControlView
 from domain.events import Basis, DeskState, Fact, ModelInfo, NodeSnapshot, OpenRequest, QueueState, Registered, Witness
-from domain.events.decision import LeaseEvent, SafeModeLeft
+from domain.events.decision import LeaseChecked, LeaseEvent, LinkWord, SafeModeLeft
 from domain.ids import ModelId, NodeId
-from domain.inputs import RuntimeConfig
 from domain.ports import Clock
 from services import lend_head
-from services.config import Config, NodeModel
+from services.config import Config
 from services.lend_check import LendCheck, Shown
 from services.node.desk import Desk
-from services.node.engine_keeper import EngineKeeper
-from services.node.engine_life import EngineLife
 from services.node.grants import LeaseCopies
 from services.node.ingress import Ingress
 from services.node.lending import HttpLender
+from services.node.models import Models
 from services.node.own_work import Served
-from services.node.serving import ModelServing
 from services.relaying import Relay
 
 VERSION: Final = "0.1.0"
-_DEPTH: Final = "scheduling_backend_depth"
 _SNAPSHOT_PART: Final = 150
 """Requests in one part of a snapshot: under 64 KiB each."""
-_CONNECTIONS: Final = 64
 
 Say = Callable[[Fact], Basis]
 """States a fact of the node."""
@@ -63,10 +59,8 @@ class Node:
         self._early: list[Fact] = []
         self._url = ""
         limits = config.http.limits
-        self.models = {ModelId(model.id): self._served(model) for model in config.node.models}
-        self._keepers = [
-            EngineKeeper(served.life, clock, self.state, served.serving.engine_up) for served in self.models.values()
-        ]
+        self._fleet = Models(config, self.view, self.state, clock)
+        self.models = self._fleet.by_id
         signer = Signer(credentials.nkey_seed)
         self.lender = HttpLender(self.id, signer, self.copies, limits, clock, relays=config.node.relays)
         bodies = BodyReader(limits.body_bytes, limits.held_bytes, clock)
@@ -75,28 +69,6 @@ class Node:
         self.desk = Desk(self.id, self.models, self.view, check, self.copies, bodies, clock)
         self.relay = Relay(self.id, check, self._is_over, connect_s=limits.upstream_connect_s)
         self.server = HttpServer(self.serve, connections_max=limits.connections, deadlines=deadlines, served_by=self.id)
-
-    def _served(self, model: NodeModel) -> Served:
-        limits = self.config.http.limits
-        runtime = RuntimeConfig(
-            node=self.id,
-            model=ModelId(model.id),
-            lane=model.lane,
-            slots=model.slots,
-            depth=self.depth,
-            held_max=limits.held,
-            wait_us_max=limits.queue_wait_s * 1_000_000,
-            lease_ttl_us=self.view.setting("offload_lease_ttl"),
-            offload_streams=bool(self.view.setting("offload_streams")),
-        )
-        serving = ModelServing(model, runtime, self.state, self.clock)
-        life = EngineLife(
-            model,
-            limits,
-            connections=max(_CONNECTIONS, model.slots),
-            busy=lambda: serving.runtime.counts().in_engine > 0,
-        )
-        return Served(serving=serving, life=life)
 
     # -- what it says
 
@@ -148,6 +120,7 @@ class Node:
                     desks=(share,) if isinstance(share, DeskState) and share.requests else (),
                     reason=reason,
                     accepting=not self.draining,
+                    runtimes=self._fleet.runtimes() if at == len(shares) else (),
                 )
             )
 
@@ -155,16 +128,12 @@ class Node:
 
     @property
     def depth(self) -> int:
-        """Return how many requests a linked model's engine is given: an operator's override, else the node's own number."""
-        return self.view.overrides().get(_DEPTH, self.config.node.depth)
+        """Return how many requests a linked model's engine is given."""
+        return self._fleet.depth
 
     def control_changed(self) -> None:
         """Pass on what the view says now of links and settings."""
-        for model, served in sorted(self.models.items()):
-            lent = [link.link for link in self.view.links_lent_by(self.id, model)]
-            borrowed = [link.link for link in self.view.links_borrowed_by(self.id, model)]
-            served.serving.set_links(lent, borrowed)
-            served.serving.set_depth(self.depth)
+        self._fleet.control_changed()
 
     def decided(self, signed: SignedDecision, sent_at_us: Callable[[Basis], int | None]) -> None:
         """Take a decision of the master."""
@@ -172,7 +141,9 @@ class Node:
         self._see(signed)
         event = signed.lease
         if event is None:
-            if isinstance(signed.decision, SafeModeLeft) and (known is None or known.generation < signed.generation):
+            if signed.word is not None:
+                self._take_word(signed.word, signed.order)
+            elif isinstance(signed.decision, SafeModeLeft) and (known is None or known.generation < signed.generation):
                 self._introduce_again()
             return
         newer = self.copies.take(signed, self.clock.monotonic_us())
@@ -184,6 +155,13 @@ class Node:
         if served is not None:
             served.serving.take_lease(event, signed.order, basis_sent_us)
 
+    def _take_word(self, word: LinkWord, order: OrderKey) -> None:
+        """Give what else the master says of a link to the end that acts on it."""
+        for_helper = isinstance(word, LeaseChecked)
+        node, model = (word.helper, word.helper_model) if for_helper else (word.owner, word.owner_model)
+        if node == self.id and model in self.models:
+            self.models[model].serving.take_word(word, order)
+
     def _see(self, signed: SignedDecision) -> None:
         generation, version, _ = signed.order
         if self.witness is None or (generation, version) > (self.witness.generation, self.witness.version):
@@ -192,12 +170,12 @@ class Node:
     # -- its life
 
     def engines(self) -> list[Coroutine[Any, Any, None]]:
-        """Return what keeps the engines, one coroutine each, to be run until the node ends."""
-        return [keeper.run() for keeper in self._keepers]
+        """Return what keeps the engines, to be run until the node ends."""
+        return self._fleet.engines()
 
     async def engines_settled(self, timeout_s: float) -> None:
-        """Return once it is known of every engine whether it is there, or after `timeout_s`."""
-        await asyncio.gather(*(keeper.settled(timeout_s) for keeper in self._keepers))
+        """Return once it is known of every engine that is to be there at the start, or after `timeout_s`."""
+        await self._fleet.settled(timeout_s)
 
     async def drain(self, timeout_s: float) -> bool:
         """Take nothing new and end what is here; tell whether all of it ended within `timeout_s`."""
@@ -220,8 +198,7 @@ class Node:
         await self.server.stop()
         await self.lender.close()
         await self.relay.close()
-        for served in self.models.values():
-            served.serving.stop()
+        self._fleet.stop()
 
     # -- its surfaces
 
@@ -245,14 +222,16 @@ class Node:
         return web.Response(body=msgspec.json.encode(document), headers=headers)
 
     def _health(self) -> dict[str, object]:
-        ready = {str(model): served.serving.ready for model, served in sorted(self.models.items())}
+        ready = self._fleet.able()
         status = "draining" if self.draining else "ok" if all(ready.values()) else "degraded"
         return {"status": status, "node": self.id, "models": ready, "bus": self.bus_state()}
 
     def _status(self) -> dict[str, object]:
         models = [self._model_status(served) for _, served in sorted(self.models.items())]
         witness = msgspec.to_builtins(self.witness)
-        return {**self._health(), "version": VERSION, "depth": self.depth, "witness": witness, "queues": models}
+        runtimes = msgspec.to_builtins(self._fleet.runtimes())
+        more = {"depth": self.depth, "witness": witness, "runtimes": runtimes, "queues": models}
+        return {**self._health(), "version": VERSION, **more}
 
     def _model_status(self, served: Served) -> dict[str, object]:
         queue, desk = served.serving.runtime.snapshot(self.clock.monotonic_us())
@@ -277,6 +256,7 @@ def _info(served: Served) -> ModelInfo:
         hash=model.hash,
         capabilities=model.capabilities,
         ready=served.serving.ready,
+        runtime=model.runtime,
     )
 
 

@@ -14,6 +14,7 @@ from domain.ids import RequestId
 from domain.inputs import EngineResult
 from services.node.engine_life import EngineLife
 from services.node.serving import ModelServing
+from services.node.sizes import Sizes
 from services.node.ticket import Ticket
 
 NOT_STARTED: Final = EngineResult(status=0, complete=False, not_started=True)
@@ -25,6 +26,7 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
 
     serving: ModelServing
     life: EngineLife
+    sizes: Sizes
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):

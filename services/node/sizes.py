@@ -1,0 +1,47 @@
+"""What the machines are told of a request: sizes, flags and estimates of one model's traffic, never its text."""
+
+from collections.abc import Callable
+from typing import Final
+
+from adapters.http.body import ReadRequest
+from domain.catalogue.tokens import TokenProfile
+from domain.catalogue.work import work_of
+from domain.ids import RequestId
+from domain.inputs import EngineResult, NewRequest
+
+_LENT_BYTES_MAX: Final = 8 * 1024 * 1024
+
+
+class Sizes:
+    """Measures one model's own traffic, and estimates by it."""
+
+    def __init__(self, lane: str, reserve: Callable[[], int]) -> None:
+        """Begin without a measurement. `reserve`: tokens kept for an answer of which the client states no bound, at least."""
+        self._lane, self._reserve = lane, reserve
+        self.profile = TokenProfile()
+
+    def describe(self, request: RequestId, read: ReadRequest) -> NewRequest:
+        """Return what there is to say of a request. `est_tokens` is 0 while nothing is measured: then nobody knows."""
+        estimate = self.profile.estimate(read.text_bytes, read.max_tokens, self._reserve())
+        expected = self.profile.expected(read.text_bytes, read.max_tokens) + read.image_tokens
+        size_bytes = len(read.body)
+        why = "too_large" if size_bytes > _LENT_BYTES_MAX else ""
+        return NewRequest(
+            request=request,
+            work=work_of(self._lane, tokens=expected, picture=read.picture, size_bytes=size_bytes),
+            size_bytes=size_bytes,
+            est_tokens=estimate + read.image_tokens if estimate is not None else 0,
+            streaming=read.stream,
+            replayable=True,
+            lendable=not why,
+            not_lendable=why,
+            vision=read.images,
+        )
+
+    def learn(self, read: ReadRequest, result: EngineResult) -> None:
+        """Take what the model's own engine stated of a request that it answered; it may have stated nothing."""
+        if result.status == 200 and not read.images:
+            # an engine that counts says at least one token of a prompt; without that it did not count
+            counted = result.tokens_in > 0
+            answer_tokens = result.tokens_out if counted else None
+            self.profile.learn(read.text_bytes, result.tokens_in if counted else None, answer_tokens)
