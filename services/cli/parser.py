@@ -9,6 +9,7 @@ from typing import Final, NoReturn
 
 from domain.errors import BadConfigError
 from services.cli.control_arguments import add_links, add_settings
+from services.cli.plan_arguments import add_plan
 from services.cli.rows_arguments import add_rows
 from services.cli.simulate_arguments import add_simulate
 
@@ -62,6 +63,7 @@ def build_parser() -> Parser:
     _add_looking(commands.add_parser)
     _add_changing(commands.add_parser)
     add_simulate(commands.add_parser, _command)
+    add_plan(commands.add_parser, _command)
     _add_services(commands.add_parser)
     return parser
 

@@ -77,7 +77,7 @@ def _by_quantiles(size: Size, share: float) -> float:
 def _trace(item: Trace, dice: Dice, folder: Path) -> Iterator[Arrival]:
     start_s = dice.uniform(0, item.latest_start_s) if item.latest_start_s else 0.0
     for row in read_trace(find_trace(item.file, folder)):
-        at_s = _number(row, "t_s", item.file)
+        at_s = read_number(row, "t_s", item.file)
         if not start_s <= at_s < start_s + item.window_s:
             continue
         route = next((route for route in item.routes if all(row.get(k) == v for k, v in route.where.items())), None)
@@ -88,12 +88,13 @@ def _trace(item: Trace, dice: Dice, folder: Path) -> Iterator[Arrival]:
 
 def _cost(route: Route, row: Row, file: str) -> float:
     if route.size_column:
-        return _number(row, route.size_column, file) * route.factor
-    work_in = _number(row, "in_tok", file) / route.in_block * route.in_cost
-    return (work_in + _number(row, "out_tok", file) * route.out_cost + route.base) * route.factor
+        return read_number(row, route.size_column, file) * route.factor
+    work_in = read_number(row, "in_tok", file) / route.in_block * route.in_cost
+    return (work_in + read_number(row, "out_tok", file) * route.out_cost + route.base) * route.factor
 
 
-def _number(row: Row, column: str, file: str) -> float:
+def read_number(row: Row, column: str, file: str) -> float:
+    """Return the number in a column of a trace's row; raise BadConfigError if there is none."""
     try:
         return float(row[column])
     except KeyError:
