@@ -11,8 +11,8 @@ long with each further failure up to 120 s; then *half open*, with one slot for 
 from collections.abc import Iterator
 from typing import Final
 
-from domain.events import BreakerChanged
-from domain.ids import NodeId
+from domain.events import BreakerChanged, LinkAdded
+from domain.ids import ModelId, NodeId
 from domain.master import slots
 from domain.master.links import links_to
 from domain.master.state import Breaker, State, owner_key, split_key, touch_lenders
@@ -49,6 +49,18 @@ def failures_of(state: State, helper_key: str) -> tuple[int, int]:
     if said is not None and said.failures:
         times.append(said.failed_us)
     return failures, max(times, default=0)
+
+
+def has_failed(state: State, name: NodeId, model: ModelId, links: list[LinkAdded]) -> bool:
+    """Tell whether a lend to the helper's model failed since the last that was answered, for any owner or for itself."""
+    said = state.nodes[name].borrowed.get(model)
+    if said is not None and said.failures:
+        return True
+    for added in links:
+        traffic = state.traffic.get(slots.key_of(added))
+        if traffic is not None and traffic.failures:
+            return True
+    return False
 
 
 def is_open(state: State, helper_key: str) -> bool:

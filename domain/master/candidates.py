@@ -4,9 +4,10 @@ import msgspec
 
 from domain.catalogue.eligibility import VISION, ineligible
 from domain.events import LinkAdded, ModelInfo
-from domain.ids import LinkId, NodeId
-from domain.master import breaker, pricing, reasons, rooms, slots
-from domain.master.fits import cost_us, unit_q64
+from domain.ids import LinkId
+from domain.master import breaker, fits, pricing, reasons, rooms, slots
+from domain.master.fits import Fit, FitRules, cost_us, unit_q64
+from domain.master.pricing import Place
 from domain.master.state import Node, Queue, State, owner_key
 
 
@@ -17,7 +18,9 @@ class Candidate(msgspec.Struct):
     key: str
     """Of the helper's model."""
     out: int
-    spare: int
+    at: Place | None = None
+    """Where it is served; None where that is not known."""
+    spare: int = 0
     """Slots that the helper can give to this owner at most."""
     info: ModelInfo | None = None
     code: str = ""
@@ -62,24 +65,26 @@ class Candidate(msgspec.Struct):
 def look(state: State, link: LinkId, owner: ModelInfo | None, queue: Queue) -> Candidate:
     """Return the helper of a link, with the first reason in rank order why it cannot be considered, if there is one."""
     added = state.control.links[link]
-    key = owner_key(added.helper, added.helper_model)
-    node = state.nodes.get(added.helper)
+    over = slots.key_of(added)
     candidate = Candidate(
         added=added,
-        key=key,
-        out=slots.count_open(state, slots.key_of(added)),
-        spare=pricing.free_slots(state, added, node.depth) if node is not None else 0,
-        info=node.models.get(added.helper_model) if node is not None else None,
+        key=owner_key(added.helper, added.helper_model),
+        out=slots.count_open(state, over),
+        turn_us=pricing.turnaround_us(state, over),
     )
     enrolled = state.control.roster.get(added.helper)
+    node = state.nodes.get(added.helper)
+    info = node.models.get(added.helper_model) if node is not None else None
     if enrolled is not None and enrolled.retired:
         candidate.code = reasons.NODE_RETIRED
-    elif node is None or candidate.info is None:
+    elif node is None or info is None:
         candidate.code = reasons.MODEL_UNKNOWN
     else:
-        candidate.code = _unfit(candidate, candidate.info, owner, queue) or _not_now(state, candidate, node)
-        candidate.idle_us = rooms.idle_us(state, added.helper, node, added.helper_model)
-        candidate.turn_us = pricing.turnaround_us(state, slots.key_of(added))
+        at = candidate.at = pricing.place_of(state, added.helper, node, added.helper_model)
+        candidate.info = info
+        candidate.spare = pricing.free_slots(state, added, at, node.depth)
+        candidate.idle_us = rooms.idle_us(state, at.name, node, at.room, at.models)
+        candidate.code = _unfit(candidate, info, owner, queue) or _not_now(state, candidate, node, at)
     return candidate
 
 
@@ -97,68 +102,62 @@ def _unfit(candidate: Candidate, info: ModelInfo, owner: ModelInfo | None, queue
     return ""
 
 
-def _not_now(state: State, candidate: Candidate, node: Node) -> str:
+def _not_now(state: State, candidate: Candidate, node: Node, at: Place) -> str:
     """Return why the helper takes nothing at the moment."""
-    added = candidate.added
     if node.silent_us:
         return reasons.NODE_SILENT
     if node.incomplete or node.late:
         return reasons.HISTORY_INCOMPLETE
-    room = rooms.room_of(node, added.helper_model)
-    models = room.models if room is not None else [added.helper_model]
-    coming_back = room is not None and bool(room.loading) and room.cause == rooms.RESTORE
-    refuses = node.draining or coming_back or added.helper_model in node.not_accepting
-    if refuses or rooms.own_work(state, added.helper, models):
+    comes_back = at.room is not None and bool(at.room.loading) and at.room.cause == rooms.RESTORE
+    refuses = node.draining or comes_back or at.model in node.not_accepting
+    if refuses or rooms.own_work(state, at.name, at.models):
         return reasons.HELPER_NOT_ACCEPTING
     if breaker.is_open(state, candidate.key):
         return reasons.QUARANTINED
-    claimed = candidate.spare <= 0 or pricing.is_claimed(state, added.helper, node, added.helper_model)
-    return reasons.HELPER_CLAIMED if claimed else ""
+    return reasons.HELPER_CLAIMED if candidate.spare <= 0 or pricing.is_claimed(state, at) else ""
 
 
-def price(state: State, candidate: Candidate, owner: str, size: int) -> None:
+def price(state: State, candidate: Candidate, owner: Fit | None, rules: FitRules, size: int) -> None:
     """Fill in what a job of `size` would cost at the helper; sets its code where that is not known or not allowed.
 
-    `owner` is the key of the owner's model, whose samples stand in for missing ones; empty if it has none.
+    `owner` is what was measured of the owner's model, which stands in for missing samples; None if it has no price.
     """
-    added, info = candidate.added, candidate.info
-    if info is None:
+    at, info = candidate.at, candidate.info
+    if at is None or info is None:
         return
-    cost = pricing.helper_price(state, candidate.key, owner, size)
+    fit = state.fits.get(candidate.key)
+    cost = fits.price(fit, owner, rules, state.now_us, size)
     unit = 0
     if cost is None:
         candidate.blocked(reasons.SERVICE_UNPRICED)
     else:
         candidate.source, candidate.samples = cost.source, cost.samples
         unit = unit_q64(cost.log)
-    machine = pricing.machine(state, candidate.key, unit)
+    machine = pricing.machine(state, at, unit, rules.window_us)
     candidate.ready_us = machine.free_us + candidate.turn_us
     if cost is not None:
         candidate.job_us = cost_us(machine.unit, size)
-    _price_switch(state, candidate, state.nodes[added.helper], info)
+    if not info.ready:
+        _price_switch(state, candidate, at, rules.window_us)
 
 
-def _price_switch(state: State, candidate: Candidate, node: Node, info: ModelInfo) -> None:
-    added = candidate.added
-    room = rooms.room_of(node, info.id)
-    if info.ready:
-        return
-    if room is not None and room.loading == info.id:
-        candidate.switch_us = pricing.load_left_us(state, added.helper, room)  # part of its ready time already
+def _price_switch(state: State, candidate: Candidate, at: Place, window_us: int) -> None:
+    if at.room is not None and at.room.loading == at.model:
+        candidate.switch_us = pricing.load_left_us(state, at, window_us)  # part of its ready time already
         return
     candidate.cold = True
-    if not added.load_if_unloaded:
+    if not candidate.added.load_if_unloaded:
         candidate.blocked(reasons.LOAD_FORBIDDEN)
         return
-    load_us = pricing.load_us(state, candidate.key)
+    load_us = pricing.load_us(state, candidate.key, window_us)
     if load_us is None:
         candidate.blocked(reasons.SWITCH_UNPRICED)
     else:
         candidate.switch_us = load_us
         candidate.ready_us += load_us
-    driven_out = rooms.goes_back_to(room, info.id) if room is not None else rooms.NONE
+    driven_out = rooms.goes_back_to(at.room, at.model) if at.room is not None else rooms.NONE
     if driven_out:
-        back_us = pricing.load_us(state, owner_key(NodeId(added.helper), driven_out))
+        back_us = pricing.load_us(state, owner_key(at.name, driven_out), window_us)
         if back_us is None:
             candidate.blocked(reasons.RESTORE_UNPRICED)
         else:
@@ -167,6 +166,8 @@ def _price_switch(state: State, candidate: Candidate, node: Node, info: ModelInf
 
 def may_be_lent(state: State, candidate: Candidate) -> int:
     """Return how many slots the helper may have at once whatever it would be worth: one after a failed lend."""
-    failures, _ = breaker.failures_of(state, candidate.key)
-    traffic = state.traffic.get(slots.key_of(candidate.added))
-    return 1 if failures or (traffic is not None and traffic.failures) else candidate.spare
+    if candidate.at is None:
+        return 0
+    return (
+        1 if breaker.has_failed(state, candidate.at.name, candidate.at.model, candidate.at.links) else candidate.spare
+    )

@@ -11,9 +11,10 @@ import msgspec
 from domain import fixed
 from domain.events import ModelInfo, OwnerPlanned, Verdict
 from domain.ids import LinkId
-from domain.master import candidates, pricing, probes, reasons, rooms
+from domain.master import candidates, fits, pricing, probes, reasons
 from domain.master.candidates import Candidate
-from domain.master.fits import Price, cost_us, unit_q64
+from domain.master.control import setting
+from domain.master.fits import cost_us, unit_q64
 from domain.master.pricing import GAIN_US_MAX
 from domain.master.slotting import Machine, earliest_slots, saved_by_each
 from domain.master.state import Queue, State, split_key
@@ -43,21 +44,23 @@ def plan(state: State, key: str, trigger: str) -> Plan:
     info = _info(state, key)
     found = [candidates.look(state, link, info, queue) for link in state.control.by_owner.get(key, ())]
     size = queue.held_work // len(queue.held) if queue.held else 0
-    price = pricing.owner_price(state, key, size)
+    rules, fit = pricing.fit_rules(state, key), state.fits.get(key)
+    price = fits.price(fit, None, rules, state.now_us, size)
     blocked = _owner_blocked(state, key, queue)
     drain_us = lent_us = job_us = -1
     end_us: int | None = None
     if price is not None and queue.held:
-        owner = _owner_machine(state, key, info, price, size)
+        owner = _owner_machine(state, key, info, unit_q64(price.log), size)
         job_us = owner[1]
         drain_us = owner[0] + job_us * len(queue.held)
         if not blocked:
             for candidate in found:
-                candidates.price(state, candidate, key, size)
+                candidates.price(state, candidate, fit, rules, size)
             lent_us, end_us = _pour(state, owner, found, queue)
     elif not blocked:
         for candidate in found:
-            _unpriced(state, candidate, size)
+            candidates.price(state, candidate, None, rules, size)
+            candidate.blocked(reasons.OWNER_UNPRICED)
     if not blocked:
         for candidate in found:
             if not candidate.slots:
@@ -73,16 +76,16 @@ def _info(state: State, key: str) -> ModelInfo | None:
     return known.models.get(model) if known is not None else None
 
 
-def _owner_machine(state: State, key: str, info: ModelInfo | None, price: Price, size: int) -> Machine:
+def _owner_machine(state: State, key: str, info: ModelInfo | None, unit: int, size: int) -> Machine:
     """Return the owner as a machine; a model that is neither in nor coming has to be loaded first."""
+    name, model = split_key(key)
+    at = pricing.place_of(state, name, state.nodes[name], model)
     at_once = max(1, info.slots) if info is not None else 1
-    machine = pricing.machine(state, key, unit_q64(price.log), at_once)
+    window_us = setting(state.control, "scheduling_sample_window")
+    machine = pricing.machine(state, at, unit, window_us, at_once)
     free_us = machine.free_us
-    if info is not None and not info.ready:
-        name, model = split_key(key)
-        room = rooms.room_of(state.nodes[name], model)
-        if room is None or room.loading != model:
-            free_us += pricing.load_us(state, key) or 0
+    if info is not None and not info.ready and (at.room is None or at.room.loading != model):
+        free_us += pricing.load_us(state, key, window_us) or 0
     return free_us, max(1, cost_us(machine.unit, size) // at_once)
 
 
@@ -97,12 +100,6 @@ def _owner_blocked(state: State, key: str, queue: Queue) -> str:
     if known is None or known.incomplete or known.late:
         return reasons.HISTORY_INCOMPLETE
     return "" if queue.lendable else reasons.NOTHING_LENDABLE
-
-
-def _unpriced(state: State, candidate: Candidate, size: int) -> None:
-    """Say what is missing where the owner has no price: its own measure alone, or the helper's as well."""
-    candidates.price(state, candidate, "", size)
-    candidate.blocked(reasons.OWNER_UNPRICED)
 
 
 def _pour(state: State, owner: Machine, found: list[Candidate], queue: Queue) -> tuple[int, int]:
@@ -147,8 +144,7 @@ def _opens(state: State, candidate: Candidate, jobs: int, saved: tuple[int, int]
         sooner_us=saved[1],
         few=queue.lendable < FEW_LENDABLE,
     )
-    added = candidate.added
-    rate = pricing.own_rate_q64(state, added.helper, state.nodes[added.helper], added.helper_model)
+    rate = pricing.own_rate_q64(state, candidate.at, candidate.idle_us) if candidate.at is not None else 0
     candidate.gain_us = pricing.switch_gain_us(switch, rate)
     if candidate.gain_us > 0:
         return ""

@@ -10,7 +10,7 @@ from domain.events import LinkAdded
 from domain.ids import ModelId, NodeId, RequestId
 from domain.master import breaker, fits, rooms, slots
 from domain.master.control import setting
-from domain.master.fits import FitRules, Price, cost_us, unit_q64
+from domain.master.fits import FitRules, cost_us, unit_q64
 from domain.master.leases import is_live
 from domain.master.links import links_to
 from domain.master.state import Node, Queue, Room, State, owner_key, split_key
@@ -37,28 +37,15 @@ def fit_rules(state: State, key: str) -> FitRules:
     return fits.rules_of(lambda name: setting(state.control, name), info.lane if info is not None else "text")
 
 
-def owner_price(state: State, key: str, work: int) -> Price | None:
-    """Return what a job of `work` costs on an owner's own engine; None if that was never measured."""
-    return fits.price(state.fits.get(key), None, fit_rules(state, key), state.now_us, work)
-
-
-def helper_price(state: State, key: str, owner: str, work: int) -> Price | None:
-    """Return what a job of `work` costs at a helper, in whose stead the owner's samples stand while there are few."""
-    return fits.price(state.fits.get(key), state.fits.get(owner), fit_rules(state, key), state.now_us, work)
-
-
-def load_us(state: State, key: str) -> int | None:
+def load_us(state: State, key: str, window_us: int) -> int | None:
     """Return what a load of a model costs; None if none was measured in the window."""
     fit = state.fits.get(key)
-    if fit is None:
-        return None
-    return fit.load_us(state.now_us, setting(state.control, "scheduling_sample_window"))
+    return fit.load_us(state.now_us, window_us) if fit is not None else None
 
 
-def likely_load_us(state: State, key: str, owner: str) -> int | None:
+def likely_load_us(state: State, key: str, owner: str, window_us: int) -> int | None:
     """Return what a load may cost that was never measured: as any load there, else as the owner's own model takes; or None."""
     name, _ = split_key(key)
-    window_us = setting(state.control, "scheduling_sample_window")
     node = state.nodes.get(name)
     loads: list[int] = []
     for model in node.models if node is not None else ():
@@ -66,7 +53,7 @@ def likely_load_us(state: State, key: str, owner: str) -> int | None:
         if fit is not None:
             since_us = state.now_us - window_us
             loads += [load for load, at_us in zip(fit.loads_us, fit.loads_at_us, strict=True) if at_us >= since_us]
-    return sorted(loads)[len(loads) // 2] if loads else load_us(state, owner)
+    return sorted(loads)[len(loads) // 2] if loads else load_us(state, owner, window_us)
 
 
 def remaining_us(expected_us: int, elapsed_us: int) -> int:
@@ -77,6 +64,26 @@ def remaining_us(expected_us: int, elapsed_us: int) -> int:
 
 
 # ---- until a machine is free -----------------------------------------------------------------------------------------
+
+
+class Place(NamedTuple):
+    """A model at its node."""
+
+    name: NodeId
+    model: ModelId
+    room: Room | None
+    """None: it has its runtime for itself, and nothing happened there yet."""
+    models: list[ModelId]
+    """Those that share its runtime, itself among them."""
+    links: list[LinkAdded]
+    """By which something may be lent to it."""
+
+
+def place_of(state: State, name: NodeId, node: Node, model: ModelId) -> Place:
+    """Return where a model is served."""
+    room = rooms.room_of(node, model)
+    links = links_to(state, owner_key(name, model))
+    return Place(name, model, room, room.models if room is not None else [model], links)
 
 
 class Machine(NamedTuple):
@@ -95,46 +102,43 @@ class _Inside(NamedTuple):
     model: ModelId
 
 
-def machine(state: State, key: str, unit: int, at_once: int = 1) -> Machine:
+def machine(state: State, at: Place, unit: int, window_us: int, at_once: int = 1) -> Machine:
     """Return the engine of a model for which a unit of work is taken to cost `unit`; it works on `at_once` requests at a time.
 
     What other models that share the runtime have to do counts at their own measured price, else at this one's.
     """
-    name, model = split_key(key)
-    node = state.nodes.get(name)
-    if node is None:
-        return Machine(0, unit)
-    room = rooms.room_of(node, model)
     inside: list[_Inside] = []
     coming: list[tuple[ModelId, int]] = []
-    freed_us = room.freed_us if room is not None else 0
-    for each in room.models if room is not None else (model,):
-        freed_us = max(freed_us, _collect(state, name, each, inside, coming))
+    freed_us = at.room.freed_us if at.room is not None else 0
+    for each in at.models:
+        freed_us = max(freed_us, _collect(state, at, each, inside, coming))
+    load_left = load_left_us(state, at, window_us)
+    if not inside and not coming:
+        return Machine(load_left, unit)
     inside.sort()
     elapsed = [
         state.now_us - max(job.since_us, freed_us if place == 0 else 0) for place, job in enumerate(inside[:at_once])
     ]
     for job, elapsed_us in zip(inside, elapsed, strict=False):
-        if job.model == model and job.work:
+        if job.model == at.model and job.work:
             unit = max(unit, (elapsed_us << 64) // job.work)
-    unit_of = _units(state, name, model, unit)
+    unit_of = _units(state, at, unit, window_us)
     total = sum(cost_us(unit_of(each), work) for each, work in coming)
     for place, job in enumerate(inside):
         expected_us = cost_us(unit_of(job.model), job.work)
         total += remaining_us(expected_us, elapsed[place]) if place < at_once else expected_us
-    return Machine(total // max(1, at_once) + load_left_us(state, name, room), unit)
+    return Machine(total // max(1, at_once) + load_left, unit)
 
 
-def _collect(
-    state: State, name: NodeId, model: ModelId, inside: list[_Inside], coming: list[tuple[ModelId, int]]
-) -> int:
+def _collect(state: State, at: Place, model: ModelId, inside: list[_Inside], coming: list[tuple[ModelId, int]]) -> int:
     """Add what the engine has of one model, and what it borrowed and has not begun; return when the last own one left it."""
-    key = owner_key(name, model)
+    key = owner_key(at.name, model)
     queue = state.queues.get(key)
     if queue is not None and queue.engine:
         inside += [_Inside(job.since_us, request, job.work, model) for request, job in queue.engine.items()]
-    for added in links_to(state, key):
-        for request, use in sorted(state.uses.get(slots.key_of(added), {}).items()):
+    for added in at.links if model == at.model else links_to(state, key):
+        uses = state.uses.get(slots.key_of(added))
+        for request, use in sorted(uses.items()) if uses else ():
             if not slots.is_open(use):
                 continue
             if use.started_us:
@@ -144,30 +148,27 @@ def _collect(
     return queue.freed_us if queue is not None else 0
 
 
-def _units(state: State, name: NodeId, model: ModelId, unit: int) -> Callable[[ModelId], int]:
-    known = {model: unit}
+def _units(state: State, at: Place, unit: int, window_us: int) -> Callable[[ModelId], int]:
+    known = {at.model: unit}
 
     def unit_of(other: ModelId) -> int:
         if other not in known:
-            fit = state.fits.get(owner_key(name, other))
-            measured = (
-                fit.measured(state.now_us, setting(state.control, "scheduling_sample_window"))
-                if fit is not None
-                else None
-            )
+            fit = state.fits.get(owner_key(at.name, other))
+            measured = fit.measured(state.now_us, window_us) if fit is not None else None
             known[other] = unit_q64(measured.level) if measured is not None else unit
         return known[other]
 
     return unit_of
 
 
-def load_left_us(state: State, name: NodeId, room: Room | None) -> int:
+def load_left_us(state: State, at: Place, window_us: int) -> int:
     """Return the rest of the load that is going on in a runtime; as long again as it took so far where none was measured."""
+    room = at.room
     if room is None or not room.loading:
         return 0
-    key = owner_key(name, room.loading)
+    key = owner_key(at.name, room.loading)
     elapsed_us = max(0, state.now_us - room.since_us)
-    expected_us = load_us(state, key) or likely_load_us(state, key, key)
+    expected_us = load_us(state, key, window_us) or likely_load_us(state, key, key, window_us)
     return elapsed_us if expected_us is None else remaining_us(expected_us, elapsed_us)
 
 
@@ -221,20 +222,18 @@ def switch_gain_us(switch: Switch, rate_q64: int) -> int:
     return max(-GAIN_US_MAX, min(gain_us, GAIN_US_MAX))
 
 
-def own_rate_q64(state: State, name: NodeId, node: Node, model: ModelId) -> int:
+def own_rate_q64(state: State, at: Place, idle_us: int) -> int:
     """Return the node's own arrivals per microsecond in a model's runtime, in Q64; the time since the newest counts as a gap.
 
     Half an arrival more and five seconds more keep the rate of a model that was seen once between zero and one. Where nothing
     ever came, it is the less likely the longer that lasts.
     """
     rate = 0
-    for each in rooms.models_of(node, model):
-        queue = state.queues.get(owner_key(name, each))
+    for each in at.models:
+        queue = state.queues.get(owner_key(at.name, each))
         if queue is not None and queue.arrival_us:
             rate += _rate_q64(queue, state.now_us)
-    if rate:
-        return rate
-    return (1 << 64) // (_UNSEEN_FACTOR * (rooms.idle_us(state, name, node, model) + _UNSEEN_US))
+    return rate or (1 << 64) // (_UNSEEN_FACTOR * (max(0, idle_us) + _UNSEEN_US))
 
 
 def _rate_q64(queue: Queue, now_us: int) -> int:
@@ -245,23 +244,22 @@ def _rate_q64(queue: Queue, now_us: int) -> int:
 # ---- slots -----------------------------------------------------------------------------------------------------------
 
 
-def free_slots(state: State, added: LinkAdded, depth: int) -> int:
+def free_slots(state: State, added: LinkAdded, at: Place, depth: int) -> int:
     """Return how many slots the helper can give over this link: its depth less what others have out or may yet lend."""
-    helper_key = owner_key(added.helper, added.helper_model)
-    left = breaker.slots_left(state, helper_key)
-    return (depth if left is None else min(depth, left)) - sum(
-        max(slots.count_open(state, slots.key_of(other)), _leased(state, other))
-        for other in links_to(state, helper_key)
-        if other.link != added.link
-    )
+    left = breaker.slots_left(state, owner_key(at.name, at.model))
+    free = depth if left is None else min(depth, left)
+    for other in at.links:
+        if other.link != added.link:
+            free -= max(slots.count_open(state, slots.key_of(other)), _leased(state, other))
+    return free
 
 
-def is_claimed(state: State, name: NodeId, node: Node, model: ModelId) -> bool:
+def is_claimed(state: State, at: Place) -> bool:
     """Tell whether somebody lends to another model of the same runtime, or may: the two would drive each other out."""
-    for sibling in rooms.models_of(node, model):
-        if sibling == model:
+    for sibling in at.models:
+        if sibling == at.model:
             continue
-        for other in links_to(state, owner_key(name, sibling)):
+        for other in links_to(state, owner_key(at.name, sibling)):
             if _leased(state, other) or slots.count_open(state, slots.key_of(other)):
                 return True
     return False

@@ -61,7 +61,7 @@ def _in_time(state: State, candidate: Candidate, owner: str, end_us: int | None)
         return not candidate.cold
     if not candidate.cold or candidate.code != reasons.SWITCH_UNPRICED:
         return candidate.first_answer_us <= end_us
-    load_us = pricing.likely_load_us(state, candidate.key, owner)
+    load_us = pricing.likely_load_us(state, candidate.key, owner, setting(state.control, "scheduling_sample_window"))
     if load_us is None:
         return end_us >= BLIND_END_US
     return candidate.first_answer_us + load_us <= end_us

@@ -169,10 +169,8 @@ def own_work(state: State, name: NodeId, models: list[ModelId]) -> bool:
     return False
 
 
-def idle_us(state: State, name: NodeId, node: Node, model: ModelId) -> int:
-    """Return how long the node has done nothing of its own in a model's runtime; since its registration if it never did."""
-    room = room_of(node, model)
-    models = room.models if room is not None else [model]
+def idle_us(state: State, name: NodeId, node: Node, room: Room | None, models: list[ModelId]) -> int:
+    """Return how long the node has done nothing of its own in a runtime; since its registration if it never did."""
     if own_work(state, name, models) or (room is not None and room.loading and room.cause != BORROWED):
         return 0
     last_us = max(node.since_us, room.own_us if room is not None else 0)
