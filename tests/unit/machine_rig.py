@@ -53,6 +53,12 @@ def changed(link=LINK, **changes) -> LeaseChanged:
     return cast("LeaseChanged", lease(LeaseChanged, link, **changes))
 
 
+def word(kind, link=LINK, **changes):
+    """Return another word of the master on a link: LinkPriced, LeaseChecked or LeaseStalled."""
+    ends = {"owner": NodeId("n1"), "owner_model": MODEL, "helper": NodeId(f"h-{link}"), "helper_model": ModelId("x")}
+    return kind(link=link, **ends, **changes)
+
+
 def order(version: int) -> tuple[str, int, int]:
     return ("00010000", version, 0)
 

@@ -10,8 +10,10 @@ from domain.events import (
     BorrowFinished,
     BorrowReturned,
     BorrowStarted,
+    LeaseChecked,
     NativeWaited,
     NotAccepting,
+    StillRunning,
 )
 from domain.ids import LeaseId
 from domain.inputs import EngineResult
@@ -31,6 +33,7 @@ from tests.unit.machine_rig import (
     rid,
     runtime,
     told,
+    word,
 )
 
 
@@ -242,3 +245,15 @@ def test_an_own_request_that_comes_home_goes_before_a_borrowed_one_that_waits():
     made.borrow_body(rid(2), 7)
     made.lend_returned(rid(13), LeaseId("l1"), "own_work", 8)
     assert told(made.engine_finished(rid(12), OK, 9))[1:3] == ["Started r13", "Dispatch r13"]
+
+
+def test_a_stall_check_is_answered_for_each_request_of_that_link_that_waits_or_runs():
+    made = borrowing(1)
+    made.borrow(offer(2), 5)
+    made.borrow(offer(3, link=OTHER_LINK), 5)
+    outputs = made.take_word(word(LeaseChecked, BACK_LINK, quiet_us=180 * SECOND), order(1), 9)
+    assert [(fact.request, fact.running_us, fact.link) for fact in facts(outputs, StillRunning)] == [
+        (rid(1), 8, BACK_LINK),
+        (rid(2), 4, BACK_LINK),
+    ]
+    assert made.take_word(word(LeaseChecked, LINK, quiet_us=1), order(2), 9) == []

@@ -1,0 +1,194 @@
+"""What is cut off from a helper, which request may go to which helper, and what a helper that fails still gets."""
+
+import pytest
+
+from domain.actions import CancelLend, Lend
+from domain.events import CutOff, Held, LeaseStalled, LendReturned, Lent
+from domain.ids import LeaseId
+from domain.inputs import LendFailure, LendResult
+from tests.unit.machine_rig import (
+    LINK,
+    OTHER_LINK,
+    SECOND,
+    TTL,
+    changed,
+    facts,
+    lease,
+    new,
+    of,
+    order,
+    rid,
+    runtime,
+    told,
+    word,
+)
+
+L1 = LeaseId("l1")
+
+
+def lending(grant, *, held=2, **changes):
+    """Return a runtime with r1 and r2 in its engine and `held` more, some of them lent under `grant`."""
+    made = runtime(owner=(LINK, OTHER_LINK))
+    for number in range(1, held + 3):
+        made.submit(new(number, **changes), 0)
+    return made, made.take_lease(grant, order(1), 0, 0)
+
+
+# -- cut-offs
+
+LATE_US = 3 * (5 + 2) * SECOND + 30 * SECOND
+
+
+def test_a_helper_that_does_not_begin_to_answer_in_three_times_switch_and_job_and_half_a_minute_is_cut_off():
+    made, _ = lending(lease(slots=1, job_us=2 * SECOND, switch_us=5 * SECOND, ttl_us=10 * TTL), held=1)
+    assert CutOff not in [type(output) for output in made.tick(LATE_US - 1)]
+    outputs = made.tick(LATE_US)
+    assert told(outputs)[:3] == ["CancelLend r3", "CutOff r3", "Held r3"]
+    assert (of(outputs, CutOff).reason, of(outputs, CutOff).may_have_run) == ("answer_late", True)
+    assert of(outputs, CancelLend).lease == L1
+    assert (of(outputs, Held).lendable, of(outputs, Held).not_lendable) == (False, "cut_off")
+    assert made.lend_answered(rid(3), L1, LendResult(), LATE_US + 1) == []
+
+
+def test_the_cut_off_has_a_timer_of_its_own():
+    made, _ = lending(lease(slots=1, job_us=2 * SECOND, switch_us=5 * SECOND, ttl_us=3 * SECOND), held=1)
+    made.tick(3 * SECOND)
+    assert made.next_timer_us() == LATE_US
+
+
+def test_one_that_waits_behind_another_of_ours_at_the_helper_has_the_time_of_both():
+    made, _ = lending(lease(slots=2, job_us=2 * SECOND, ttl_us=10 * TTL))
+    assert [fact.request for fact in facts(made.tick(36 * SECOND), CutOff)] == [rid(3)]
+    assert [fact.request for fact in facts(made.tick(42 * SECOND), CutOff)] == [rid(4)]
+
+
+@pytest.mark.parametrize("grant", [lease(slots=1, job_us=0), lease(slots=1, probe=True)], ids=["unpriced", "probe"])
+def test_a_lease_without_a_price_cuts_nothing_off(grant):
+    made, _ = lending(grant, held=1)
+    assert facts(made.tick(1000 * SECOND), CutOff) == []
+    assert made.counts().lent == 1
+
+
+def test_once_the_answer_has_begun_it_may_take_as_long_as_it_takes():
+    made, _ = lending(lease(slots=1), held=1)
+    made.lend_answering(rid(3), L1, 30 * SECOND)
+    assert facts(made.tick(500 * SECOND), CutOff) == []
+
+
+def test_a_stream_that_the_helper_took_fails_when_it_is_cut_off():
+    made, _ = lending(lease(slots=1, ttl_us=10 * TTL), held=1, streaming=True)
+    made.lend_accepted(rid(3), L1, 1)
+    assert told(made.tick(33 * SECOND))[:4] == ["CancelLend r3", "CutOff r3", "Failed r3", "Refuse r3"]
+
+
+def test_a_stalled_link_gives_back_at_once_all_that_was_lent_over_it_before_the_decision():
+    made, _ = lending(lease(slots=3, job_us=0), held=4)
+    made.lend_answering(rid(3), L1, 1)
+    made.lend_answered(rid(5), L1, LendResult(), 2)  # r6 goes out
+    made.take_lease(changed(slots=4, job_us=0), order(7), 3, 3)
+    assert told(made.submit(new(7), 3)) == ["Held r7", "Lent r7", "Lend r7"]
+    outputs = made.take_word(word(LeaseStalled, quiet_us=180 * SECOND), order(5), 4)
+    cut = facts(outputs, CutOff)
+    assert [(fact.request, fact.reason) for fact in cut] == [(rid(n), "stalled") for n in (3, 4, 6)]
+    assert "Failed r3" in told(outputs)  # its client has seen a part of the answer
+    assert {"Held r4", "Held r6"} <= set(told(outputs))
+    assert made.counts().lent == 1  # r7 was lent after that decision
+    assert made.take_word(word(LeaseStalled, quiet_us=1), order(5), 5) == []
+
+
+def test_a_stall_on_a_link_that_is_not_ours_changes_nothing():
+    made, _ = lending(lease(slots=2))
+    assert made.take_word(word(LeaseStalled, "eeee", quiet_us=1), order(5), 4) == []
+
+
+# -- gates
+
+
+def test_a_request_that_does_not_fit_the_helpers_window_stays_and_the_next_that_does_goes():
+    made = runtime()
+    for number, tokens in enumerate((1, 1, 5000, 4096, 0), 1):
+        made.submit(new(number, est_tokens=tokens), 0)
+    outputs = made.take_lease(lease(slots=3, context=4096), order(1), 0, 0)
+    assert [fact.request for fact in facts(outputs, Lent)] == [
+        rid(4),
+        rid(5),
+    ]  # unknown size and stated window: it may go
+
+
+def test_what_one_helper_cannot_hold_another_gets():
+    made = runtime(owner=(LINK, OTHER_LINK))
+    for number in (1, 2):
+        made.submit(new(number), 0)
+    made.take_lease(lease(slots=1, context=4096, job_us=1), order(1), 0, 0)
+    made.take_lease(lease(link=OTHER_LINK, slots=1, job_us=2), order(2), 0, 0)
+    assert of(made.submit(new(3, est_tokens=5000), 0), Lend).link == OTHER_LINK
+    assert of(made.submit(new(4, est_tokens=5000), 0), Held).lendable
+    assert of(made.submit(new(5, est_tokens=100), 0), Lend).link == LINK
+
+
+def test_a_request_with_an_image_goes_only_to_a_helper_that_sees():
+    made = runtime(owner=(LINK, OTHER_LINK))
+    for number in (1, 2):
+        made.submit(new(number), 0)
+    made.take_lease(lease(slots=1, job_us=1), order(1), 0, 0)
+    outputs = made.submit(new(3, vision=True), 0)
+    assert told(outputs) == ["Held r3"]
+    assert of(outputs, Held).vision
+    outputs = made.take_lease(lease(link=OTHER_LINK, slots=1, vision=True), order(2), 0, 0)
+    assert of(outputs, Lend).link == OTHER_LINK
+
+
+def test_no_more_than_the_first_thirty_two_are_looked_at_so_that_a_deep_queue_costs_no_more():
+    made = runtime()
+    for number in range(1, 36):
+        made.submit(new(number, est_tokens=5000), 0)
+    made.submit(new(36, est_tokens=1), 0)
+    assert facts(made.take_lease(lease(context=4096), order(1), 0, 0), Lent) == []
+    for number in (3, 4):
+        made.client_gone(rid(number), 1)
+    assert made.counts().lent == 1
+
+
+# -- after failures
+
+
+def failing(slots=2):
+    made, _ = lending(lease(slots=slots), held=8)
+    made.lend_failed(rid(3), L1, LendFailure(reason="helper_failed"), 10)
+    return made
+
+
+def test_after_a_failure_nothing_is_lent_over_the_link_for_a_second_and_then_one_at_a_time_until_it_answers():
+    made = failing()
+    made.lend_failed(rid(4), L1, LendFailure(reason="helper_failed"), 10)
+    outputs = made.tick(10 + SECOND)
+    assert [fact.request for fact in facts(outputs, Lent)] == [rid(5)]
+    outputs = made.lend_answered(rid(5), L1, LendResult(), 2 * SECOND)
+    assert len(facts(outputs, Lent)) == 2
+
+
+def test_a_decision_that_knows_of_the_failure_lends_again_at_once_and_one_that_does_not_does_not():
+    made = failing()
+    assert facts(made.take_lease(changed(), order(2), 9, 11), Lent) == []
+    assert [fact.out for fact in facts(made.take_lease(changed(), order(3), 10, 12), Lent)] == [2]
+
+
+def test_a_helper_that_fails_everything_at_once_gets_few_of_the_backlog_while_the_master_says_nothing():
+    made, _ = lending(lease(slots=2, ttl_us=10 * TTL), held=100)
+    burnt = 0
+    pending = [rid(3), rid(4)]
+    for now_us in range(0, 30 * SECOND, SECOND // 2):
+        outputs = made.tick(now_us)
+        pending += [fact.request for fact in facts(outputs, Lent)]
+        for request in pending:
+            burnt += 1
+            made.lend_refused(request, L1, "helper_unreachable", now_us)
+        pending = []
+    assert burnt <= 7
+
+
+def test_what_comes_back_says_the_leases_slots_and_what_is_still_out():
+    made, outputs = lending(lease(slots=2))
+    assert [fact.slots for fact in facts(outputs, Lent)] == [2, 2]
+    fact = of(made.lend_returned(rid(3), L1, "own_work", 1), LendReturned)
+    assert (fact.slots, fact.out) == (2, 1)
