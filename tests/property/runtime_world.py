@@ -27,6 +27,7 @@ from domain.events import (
     Failed,
     Finished,
     Held,
+    Kept,
     LendAnswered,
     LendBusy,
     LendReturned,
@@ -74,6 +75,8 @@ class World:
         self.desk_fold: dict[str, str] = {}
         self.leases: dict[str, tuple[Any, Any, int]] = {}
         self.newest: dict[str, Any] = {}
+        self.kept: set[tuple[str, str]] = set()
+        self.hold_on, self.hinted = True, False
 
     @property
     def enrolled(self) -> bool:
@@ -82,6 +85,12 @@ class World:
     @property
     def limit(self) -> int:
         return self.depth if self.enrolled else 1
+
+    @property
+    def least(self) -> int:
+        """Return how many requests the engine has at least while one is held: a place may be kept for a faster helper."""
+        priced = any(grant.owner_job_us for grant, _, _ in self.leases.values())
+        return 1 if self.hold_on and (priced or self.hinted) else self.limit
 
     @property
     def held(self) -> set[str]:
@@ -103,6 +112,12 @@ class World:
                 self._lend_over(output)
             elif isinstance(output, BorrowAccepted | BorrowStarted | BorrowReturned | BorrowFinished):
                 self._desk_fact(output)
+            elif isinstance(output, Kept):
+                assert output.request in self.held_fold, "kept, but not held"
+                assert self.held_fold[output.request], "kept for a helper that may not have it"
+                assert (output.request, output.link) not in self.kept, "told twice"
+                assert output.helper_finish_us < output.owner_finish_us
+                self.kept.add((output.request, output.link))
             elif isinstance(output, NativeWaited):
                 assert output.borrowed_in_engine == self.behind[output.request] <= 3  # the greatest depth of this test
                 assert output.request not in self.waited, "waited twice"
@@ -124,7 +139,7 @@ class World:
                 assert request not in self.engine
                 assert request not in self.lends
                 assert action.remaining_us > 0
-                assert not self.engine_usable or len(self.engine) >= self.limit, "lent while the engine had room"
+                assert not self.engine_usable or len(self.engine) >= self.least, "lent while the engine had room"
                 self.lends[request] = action
             case CancelLend():
                 del self.lends[request]

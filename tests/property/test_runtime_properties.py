@@ -15,13 +15,15 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from domain.actions import Lend, Output
 from domain.events import (
     BorrowAccepted,
+    LeaseStalled,
     Lent,
+    LinkPriced,
 )
 from domain.ids import LeaseId, RequestId
 from domain.inputs import EngineResult, LendFailure, LendResult
 from domain.runtime import ModelRuntime
 from tests.property.runtime_world import LINKS, RETRY_US, WAIT_US, World
-from tests.unit.machine_rig import BACK_LINK, SECOND, TTL, cleared, lease, new, offer, rid, runtime
+from tests.unit.machine_rig import BACK_LINK, SECOND, TTL, cleared, lease, new, offer, rid, runtime, word
 
 OFTEN = st.sampled_from([True, True, True, True, False])
 
@@ -39,7 +41,7 @@ class RuntimeMachine(RuleBasedStateMachine):
         self.version = 0
         self.call("set_links", list(LINKS), [BACK_LINK])
         for link in LINKS:
-            self.take_lease(link=link, slots=2, age_us=0, step=1, name="l1", clear=False, job_us=1)
+            self.take_lease(link=link, slots=2, age_us=0, step=1, name="l1", clear=False, job_us=1, owner_job_us=0)
 
     @staticmethod
     def _make() -> ModelRuntime:
@@ -133,13 +135,18 @@ class RuntimeMachine(RuleBasedStateMachine):
         step=st.sampled_from([-1, 0, 1, 1, 1, 2]),
         name=st.sampled_from(["l1", "l2"]),
         clear=st.sampled_from([False, False, False, True]),
-        job_us=st.integers(0, 3),
+        job_us=st.sampled_from([0, 1, SECOND, 20 * SECOND]),
+        owner_job_us=st.sampled_from([0, 0, 2 * SECOND, 20 * SECOND]),
     )
-    def take_lease(self, link, slots, age_us, step, name, clear, job_us):
+    def take_lease(self, link, slots, age_us, step, name, clear, job_us, owner_job_us):
         world = self.world
         order = ("00010000", self.version + step, 0)
         self.version = max(self.version, self.version + step)
-        event = cleared(link, name) if clear else lease(link=link, slots=slots, name=name, job_us=job_us)
+        event = (
+            cleared(link, name)
+            if clear
+            else lease(link=link, slots=slots, name=name, job_us=job_us, owner_job_us=owner_job_us, work=1000)
+        )
         sent_us = None if age_us is None else world.now_us - age_us
         newest = self.world.newest.get(link)
         stale = link in world.owner_links and newest is not None and order <= newest
@@ -151,19 +158,37 @@ class RuntimeMachine(RuleBasedStateMachine):
         outputs = self.call("take_lease", event, order, sent_us)
         assert outputs == [] or not stale
 
+    @rule(link=st.sampled_from(LINKS), faster=st.booleans())
+    def hint(self, link, faster):
+        self.version += 1
+        self.world.hinted |= faster
+        self.call("take_word", word(LinkPriced, link, faster=faster), ("00010000", self.version, 0))
+
+    @rule(on=st.booleans())
+    def set_hold(self, on):
+        self.world.hold_on = on
+        self.call("set_hold", on)
+
+    @rule(link=st.sampled_from(LINKS))
+    def stall(self, link):
+        self.version += 1
+        self.call("take_word", word(LeaseStalled, link, quiet_us=1), ("00010000", self.version, 0))
+        assert link in set(LINKS) - self.world.owner_links or link not in self.world.lent_fold.values()
+
     # -- helpers
 
     @precondition(lambda self: self.world.lends)
     @rule(
         data=st.data(),
         kind=st.sampled_from(
-            ["accepted", "answered", "answered", "returned", "busy", "refused", "failed", "sent", "clean"]
+            ["accepted", "answering", "answered", "answered", "returned", "busy", "refused", "failed", "sent", "clean"]
         ),
     )
     def lend_outcome(self, data, kind):
         lend = self.world.lends[data.draw(st.sampled_from(sorted(self.world.lends)))]
         args: dict[str, tuple[str, tuple[Any, ...]]] = {
             "accepted": ("lend_accepted", ()),
+            "answering": ("lend_answering", ()),
             "answered": ("lend_answered", (LendResult(status=200, service_us=5),)),
             "returned": ("lend_returned", ("own_work",)),
             "busy": ("lend_busy", ()),
@@ -254,7 +279,7 @@ class RuntimeMachine(RuleBasedStateMachine):
     @invariant()
     def the_engine_never_idles_while_a_request_is_held(self):
         if self.world.engine_usable and self.world.held:
-            assert len(self.world.engine) >= self.world.limit
+            assert len(self.world.engine) >= self.world.least
 
     @invariant()
     def the_snapshot_is_the_fold_of_the_facts(self):
