@@ -7,6 +7,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from domain.master.reasons import REASONS  # the project's root has to be on the path first
+from projections import decision_log, health, loads
+from projections.codes import CODES
 
 HEAD = """# Why a helper got a lease, or did not
 
@@ -19,10 +21,35 @@ microseconds; how they come about is in [why a lease is priced as it is](../disc
 |---|---|
 """
 
+KINDS_HEAD = """
+## Kinds of rows
+
+`leaseway decisions` shows the decision log, `leaseway loads` what nodes loaded. Every column is in [tables](tables.md).
+A plan row has outcome `left_out` where it stands for candidates beyond the first 16, by code, and `none` where a plan had
+no candidate.
+"""
+KINDS = {"Decisions": decision_log.KINDS, "Loads": loads.KINDS, "Health": health.KINDS}
+
 
 def page() -> str:
     """Return the page."""
-    return HEAD + "".join(f"| `{code}` | {sentence} |\n" for code, sentence in REASONS.items())
+    return HEAD + "".join(f"| `{code}` | {sentence} |\n" for code, sentence in REASONS.items()) + kinds_of_rows()
+
+
+def kinds_of_rows() -> str:
+    """Return what each kind of row says, and what its reasons mean where they are no plan's."""
+    kinds = "".join(_table(about, found) for about, found in KINDS.items())
+    codes = "".join(
+        f"| {kind} | `{code}` | {said} |\n" for kind, found in CODES.items() for code, said in found.items()
+    )
+    return (
+        f"{KINDS_HEAD}{kinds}\n## Reasons in other rows than plans\n\n| kind | code | meaning |\n|---|---|---|\n{codes}"
+    )
+
+
+def _table(about: str, kinds: dict[str, str]) -> str:
+    rows = "".join(f"| `{kind}` | {said} |\n" for kind, said in kinds.items())
+    return f"\n### {about}\n\n| kind | who says what |\n|---|---|\n{rows}"
 
 
 def main() -> int:

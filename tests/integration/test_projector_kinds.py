@@ -68,7 +68,7 @@ async def test_a_plan_row_says_what_the_verdict_weighed(told: dict[str, Rows]):
         held=8,
         drain_us=11_000_000,
         outcome="skipped",
-        reason="idle_too_short",
+        reason="helper_recently_busy",
         source="helper",
         switch_us=3_000_000,
         job_us=1_000_000,

@@ -81,7 +81,7 @@ def _as(kind: type[LeaseGranted | LeaseChanged | LeaseCleared], **changed: Any) 
 DECISIONS: tuple[Decision, ...] = (
     plan(
         msgspec.structs.replace(
-            verdict(outcome="skipped", code="idle_too_short", slots=0),
+            verdict(outcome="skipped", code="helper_recently_busy", slots=0),
             back_us=9_000_000,
             ready_us=4_000_000,
             samples=17,

@@ -44,7 +44,7 @@ def test_every_kind_of_the_decision_log_has_its_sentence():
 def test_a_skipped_candidate_is_told_with_backlog_price_and_what_a_probe_waits_for():
     [row] = [row for row in everything() if row["kind"] == "plan"]
     assert said(row) == (
-        "skipped idle_too_short: enqueued, 8 held, 7 lendable, 2 in the engine, alone 11 s, with leases 5.5 s; "
+        "skipped helper_recently_busy: enqueued, 8 held, 7 lendable, 2 in the engine, alone 11 s, with leases 5.5 s; "
         "1 s a job (helper, 17 samples), 1.1 s at the owner, first answer in 2 s, ready in 4 s, switch 3 s, way back 9 s; "
         "saves 5 s of waiting; idle for 500 ms, a probe in 2.5 s"
     )
