@@ -217,6 +217,10 @@ class EngineRoom:
         """A borrowed request was accepted."""
         self._restore.borrow_came(now_us, alone=self.borrowed_here() == 1)
 
+    def borrow_left(self, now_us: int) -> None:
+        """A borrowed request left the engine."""
+        self._restore.borrow_left(now_us)
+
     def claimed(self, offer: BorrowOffer) -> None:
         """A borrowed request claimed the engine."""
         self._restore.wanted |= offer.restore

@@ -153,6 +153,12 @@ class Machines:
 
     # -- the engine's health
 
+    def borrow_left(self, now_us: int) -> None:
+        """Note that a borrowed request left the engine."""
+        self.borrow_seen_us = now_us
+        if self.room is not None:
+            self.room.borrow_left(now_us)
+
     def pause(self, now_us: int) -> None:
         """The engine provably did not take a request: try it again in a second."""
         self._retry_engine_us = now_us + _RETRY_ENGINE_US
@@ -167,6 +173,6 @@ class Machines:
             if request in self.owner:
                 self.owner.engine_died(request, left, now_us, out)
             else:
-                self.borrow_seen_us = now_us
+                self.borrow_left(now_us)
                 self.desk.engine_died(request, left, out)
         self.desk.hand_back_unstarted("engine_down", out)

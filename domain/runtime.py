@@ -111,7 +111,7 @@ class ModelRuntime(Machines):
         if request in self.owner:
             self.owner.engine_finished(request, result, left, now_us, out)
         else:
-            self.borrow_seen_us = now_us
+            self.borrow_left(now_us)
             self.desk.finished(request, result, left, out)
         self.served(left.now_serving, now_us, out)
         return self.settle(now_us, out)

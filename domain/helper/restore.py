@@ -29,6 +29,7 @@ class Restore:
         self._visits: deque[int] = deque(maxlen=_VISITS)
         self._gaps: deque[int] = deque(maxlen=_GAPS)
         self._last_borrow_us: int | None = None
+        """When a borrowed request last came or left."""
         self._last_own_us: int | None = None
         self._began_us = 0
 
@@ -67,6 +68,10 @@ class Restore:
         self._last_borrow_us = now_us
         if self.due_us is not None:
             self.put_off(now_us)
+
+    def borrow_left(self, now_us: int) -> None:
+        """Note that a borrowed request left the engine: what comes soon after it belongs to the same visit."""
+        self._last_borrow_us = now_us
 
     def keeps(self, now_us: int, switch_us: int, back_us: int) -> bool:
         """Tell whether the borrowed model stays: its next visit, by the switch, is likelier than the next own by the way back.
