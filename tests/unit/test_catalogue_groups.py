@@ -38,7 +38,7 @@ def applied(plan, standing=None):
 
 
 def catalogue(*ends, **odd):
-    served = {}
+    served: dict[NodeId, dict[ModelId, ModelInfo]] = {}
     for end in ends:
         node, _, model = end.partition("/")
         info = ModelInfo(id=ModelId(model), local_id=model, **{"context": 4096, "hash": "1" * 64, **odd.get(node, {})})
@@ -85,7 +85,9 @@ def test_importing_again_changes_nothing_more():
 def test_a_link_that_stands_with_other_flags_is_changed_to_what_the_group_was():
     (first, second) = plan_import([group("a/m", "b/m")], {}, None).commands
     bare = msgspec.structs.replace(first, load_if_unloaded=False)
-    standing = {first.link: decide(bare, None)[0]}
+    (added,) = decide(bare, None)
+    assert isinstance(added, LinkAdded)
+    standing = {first.link: added}
     plan = plan_import([group("a/m", "b/m")], standing, None)
     assert [planned.outcome for planned in plan.links] == ["changed", "made"]
     assert applied(plan, standing)[first.link].load_if_unloaded

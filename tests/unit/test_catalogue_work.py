@@ -24,8 +24,8 @@ def test_work_of_pictures_is_proportional_to_each_of_its_figures(field):
 
 
 def test_each_lane_counts_its_own_figure():
-    figures = {"tokens": 7, "picture": PICTURE, "size_bytes": 4000}
-    work = {lane: work_of(lane, **figures) for lane in ("text", "rerank", "image", "video", "speech", "unheard-of")}
+    lanes = ("text", "rerank", "image", "video", "speech", "unheard-of")
+    work = {lane: work_of(lane, tokens=7, picture=PICTURE, size_bytes=4000) for lane in lanes}
     assert work == {
         "text": text_work(7),
         "rerank": text_work(7),
