@@ -32,6 +32,8 @@ class HeldModel(msgspec.Struct, kw_only=True):
     lane: str
     context: int
     ready: bool
+    loads: bool = False
+    """It shares its runtime with others, and is loaded when it is asked for."""
 
 
 class Holder(msgspec.Struct, kw_only=True):
@@ -107,13 +109,14 @@ class Catalogue:
     def candidates(self, model: ModelId) -> list[Holder]:
         """Return the nodes that can serve `model` now, in order of id.
 
-        Nodes of bad health come into it only when there is no other: the judgement may be older than the node's recovery.
+        Nodes that would have to load it first come into it only when it is ready nowhere, and nodes of bad health only when
+        there is no other: the judgement may be older than the node's recovery.
         """
         holders = self._holders.values()
         able = [holder for holder in holders if not holder.leaving and model in holder.models]
         ready = [holder for holder in able if holder.models[model].ready]
-        sound = [holder for holder in ready if holder.health not in _BAD_HEALTH]
-        return _by_id(sound or ready)
+        loading = [holder for holder in able if holder.models[model].loads]
+        return _by_id(_sound(ready) or _sound(loading) or ready or loading)
 
     async def save(self) -> None:
         """Keep the catalogue on disk, whole or not at all."""
@@ -130,7 +133,8 @@ class Catalogue:
             url=event.url.rstrip("/"),
             incarnation=incarnation,
             models={
-                info.id: HeldModel(lane=info.lane, context=info.context, ready=info.ready) for info in event.models
+                info.id: HeldModel(lane=info.lane, context=info.context, ready=info.ready, loads=bool(info.runtime))
+                for info in event.models
             },
         )
 
@@ -142,6 +146,10 @@ class Catalogue:
         holder = self._living(node, incarnation)
         if holder is not None and model in holder.models:
             holder.models[model].ready = ready
+
+
+def _sound(holders: Iterable[Holder]) -> list[Holder]:
+    return [holder for holder in holders if holder.health not in _BAD_HEALTH]
 
 
 def _by_id(holders: Iterable[Holder]) -> list[Holder]:

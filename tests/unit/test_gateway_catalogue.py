@@ -64,6 +64,20 @@ def test_an_engine_that_comes_back_makes_its_node_a_candidate_again(tmp_path: Pa
     assert able(catalogue) == [N1]
 
 
+def test_a_model_that_shares_its_runtime_is_asked_of_where_it_is_loaded_and_else_of_who_can_load_it(tmp_path: Path):
+    catalogue = Catalogue(tmp_path / "catalogue.json")
+    info = ModelInfo(id=M, local_id="x", ready=False, runtime="gpu0")
+    for node in (N1, N2):
+        catalogue.apply(node, LIFE, Registered(url="http://127.0.0.1:1", models=(info,), version="0", depth=2))
+    assert able(catalogue) == [N1, N2]
+    catalogue.apply(N2, LIFE, Loaded(model=M, load_us=1, cause="own"))
+    assert able(catalogue) == [N2]
+    catalogue.apply(N2, NOBODY, NodeHealthChanged(node=N2, state="offline", reason="x"))
+    assert able(catalogue) == [N1]
+    catalogue.apply(N1, LIFE, Draining())
+    assert able(catalogue) == [N2]
+
+
 def test_what_an_older_life_of_a_node_said_changes_nothing(tmp_path: Path):
     catalogue = with_two(tmp_path)
     catalogue.apply(N1, NEXT_LIFE, registered(M, url="http://127.0.0.1:9"))

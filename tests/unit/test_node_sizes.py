@@ -1,0 +1,65 @@
+"""What a node tells its machines of a request, and what it learns from answers."""
+
+from typing import Any
+
+import msgspec
+
+from adapters.http.body import ReadRequest, parse
+from domain.ids import RequestId
+from domain.inputs import EngineResult, NewRequest
+from services.node.sizes import Sizes
+
+REQUEST = RequestId(f"req_{1:032x}")
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 4000}}
+
+
+def read(text: str = "word " * 200, **more: Any) -> ReadRequest:
+    return parse(msgspec.json.encode({"model": "m", "messages": [{"role": "user", "content": text}], **more}))
+
+
+def told(sizes: Sizes, **more: Any) -> NewRequest:
+    return sizes.describe(REQUEST, read(**more))
+
+
+def test_before_a_measurement_nobody_knows_whether_it_fits_and_work_is_a_guess_by_bytes():
+    sizes = Sizes("text", lambda: 256)
+    new = told(sizes, max_tokens=100)
+    assert new.est_tokens == 0
+    assert new.work == (-(-new.size_bytes // 4) + 100) * 1_000_000
+
+
+def test_work_and_estimate_follow_what_the_models_own_answers_used():
+    sizes = Sizes("text", lambda: 256)
+    for _ in range(5):
+        sizes.learn(read(max_tokens=100), EngineResult(tokens_in=500, tokens_out=40))
+    new = told(sizes, max_tokens=100)
+    assert abs(new.work - 540 * 1_000_000) <= 2_000_000
+    assert 600 <= new.est_tokens <= 605
+    assert told(sizes).est_tokens >= 490 + 256
+
+
+def test_answers_that_failed_or_did_not_count_teach_nothing():
+    sizes = Sizes("text", lambda: 256)
+    for result in (EngineResult(status=500, tokens_in=500), EngineResult(), EngineResult(tokens_out=7)):
+        sizes.learn(read(), result)
+    sizes.learn(read(text=[IMAGE]), EngineResult(tokens_in=500, tokens_out=40))  # type: ignore[arg-type]
+    assert told(sizes).est_tokens == 0
+
+
+def test_a_request_with_an_image_is_lendable_and_says_that_it_needs_eyes():
+    new = told(Sizes("text", lambda: 256), text=[IMAGE])
+    assert (new.vision, new.lendable, new.not_lendable) == (True, True, "")
+    assert new.work < 3000 * 1_000_000  # its text and the image's own tokens, not the bytes of its base64
+
+
+def test_the_work_of_pictures_is_size_by_steps_by_number():
+    sizes = Sizes("image", lambda: 256)
+    one = told(sizes, size="1024x1024", steps=20)
+    four = told(sizes, size="512x512", steps=40, n=4)
+    assert one.work == 20_000_000
+    assert four.work == 40_000_000
+
+
+def test_a_body_of_more_than_eight_megabytes_is_not_lent():
+    new = told(Sizes("text", lambda: 256), text="x" * (8 * 1024 * 1024 + 1))
+    assert (new.lendable, new.not_lendable) == (False, "too_large")
