@@ -60,13 +60,15 @@ class Pair(msgspec.Struct, kw_only=True):
 
 
 @contextlib.asynccontextmanager
-async def pair(*, slots: int = 1, relays: tuple[str, ...] = ()) -> AsyncIterator[Pair]:
-    """Run the two; the owner asks `relays` when it cannot reach the helper."""
+async def pair(
+    *, slots: int = 1, depth: int = 1, lane: str = "text", relays: tuple[str, ...] = ()
+) -> AsyncIterator[Pair]:
+    """Run the two, of models of `lane`; the owner asks `relays` when it cannot reach the helper."""
     async with (
         odd_server() as engine,
         odd_server() as helping,
-        local_node([model_at(engine.url)], name="n1", depth=1, relays=relays) as owner,
-        local_node([model_at(helping.url, id="theirs", local_id="x", slots=slots)], name="n2", depth=2) as helper,
+        local_node([model_at(engine.url, lane=lane)], name="n1", depth=depth, relays=relays) as owner,
+        local_node([model_at(helping.url, id="theirs", local_id="x", slots=slots, lane=lane)], name="n2") as helper,
         client_of(owner) as client,
     ):
         engine.script = engine.hang()

@@ -11,7 +11,7 @@ from adapters.http.server import Deadlines
 from adapters.keys import Credentials, Signer, new_nkey
 from domain.events import Basis, Envelope, Fact, LeaseGranted, LinkAdded, NodeEnrolled, codec
 from domain.events.base import tag_of
-from domain.events.decision import LeaseEvent
+from domain.events.decision import LeaseEvent, LinkWord
 from domain.ids import Generation, ModelId, lease_id, link_id
 from services.config import Config, HttpConfig, Limits, NodeConfig, NodeModel
 from services.node.node import Node
@@ -146,7 +146,7 @@ def grant_of(link: LinkAdded, owner: LocalNode, helper_url: str, *, version: int
 
 
 def signed(
-    event: LeaseEvent, *, version: int = 1, index: int = 0, seed: str = MASTER_SEED, cluster: str = CLUSTER
+    event: LeaseEvent | LinkWord, *, version: int = 1, index: int = 0, seed: str = MASTER_SEED, cluster: str = CLUSTER
 ) -> bytes:
     """Return `event` as the master publishes it."""
     envelope = Envelope(
