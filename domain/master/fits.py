@@ -99,7 +99,7 @@ class Price(NamedTuple):
     """How many runs of this very model are behind it."""
 
 
-class Fit(msgspec.Struct):
+class Fit(msgspec.Struct, dict=True):
     """The newest samples of one (node, model), oldest first but for the turn of the ring at `next`; plain integers."""
 
     works: list[int] = []
@@ -110,8 +110,6 @@ class Fit(msgspec.Struct):
     """Domain time of each."""
     next: int = 0
     """Place of the oldest sample once the ring is full."""
-    summary: Measured | None = None
-    """What all samples say: made when one comes, so that a price costs no pass over them."""
     loads_us: list[int] = []
     """Measured loads of this model there, newest last."""
     loads_at_us: list[int] = []
@@ -130,7 +128,18 @@ class Fit(msgspec.Struct):
                 ring.append(value)
         if full:
             self.next = (self.next + 1) % WINDOW
-        self.summary = _measure(tuple(self.works), tuple(self.services_us), tuple(self.logs))
+        self.__dict__.clear()
+
+    def summary(self) -> Measured:
+        """Return what all samples say; there is one at least.
+
+        Summed up when somebody asks, and kept beside the state until the next sample comes: most models stand in no link, and
+        nobody ever asks for their price.
+        """
+        known: Measured | None = self.__dict__.get("summed")
+        if known is None:
+            known = self.__dict__["summed"] = _measure(tuple(self.works), tuple(self.services_us), tuple(self.logs))
+        return known
 
     def learn_load(self, load_us: int, now_us: int) -> None:
         """Take one successful load that ended at `now_us`, followed by a generation or not."""
@@ -141,13 +150,14 @@ class Fit(msgspec.Struct):
     def measured(self, now_us: int, window_us: int) -> Measured | None:
         """Return what the samples of the window say; None without one.
 
-        While none has expired this costs nothing. Reading changes nothing: what expired goes when a newer sample takes its place.
+        While none has expired this costs nothing. Reading changes nothing of the state: what expired goes when a newer sample
+        takes its place.
         """
-        if self.summary is None:
+        if not self.works:
             return None
         since_us = now_us - window_us
         if self.at_us[self.next] >= since_us:  # the oldest
-            return self.summary
+            return self.summary()
         kept = [place for place, at_us in enumerate(self.at_us) if at_us >= since_us]
         if not kept:
             return None

@@ -15,9 +15,9 @@ from tests.support import golden
 from tests.support.history import CLUSTER, SECRET
 
 END = {
-    "random": "8de3d7ac480d97de34545be2e1434991",
-    "realistic": "c05c5c929573fb9f4dde1b5668b80cf3",
-    "switch": "5927385840e98b8b48e5ff81e2759ed5",
+    "random": "5143c29feebdde031bb7ba21406729b3",
+    "realistic": "b9947d445d598719bf4789ca93db593a",
+    "switch": "59b43666a940f7bc9e90db2fe91678ac",
 }
 """Digest of the state at the end, its layout included."""
 

@@ -25,8 +25,15 @@ def fit_of(*seconds, work=JOB, at_us=0):
 
 def seconds(fit, prior=None, rules=RULES, *, now_us=0, work=JOB):
     """The predicted seconds of a job; None if it has no price."""
-    priced = price(fit, prior, rules, now_us, work)
-    return cost_us(unit_q64(priced.log), work) / SECOND_US if priced is not None else None
+    found = price(fit, prior, rules, now_us, work)
+    return cost_us(unit_q64(found.log), work) / SECOND_US if found is not None else None
+
+
+def priced(fit, prior, rules=RULES, *, now_us=0, work=JOB) -> Price:
+    """The price of a job that has one."""
+    found = price(fit, prior, rules, now_us, work)
+    assert found is not None
+    return found
 
 
 def lognormal(rng, count, mean, cv):
@@ -69,9 +76,9 @@ def test_a_price_scales_with_the_work_once_sizes_vary():
 def test_estimated_text_within_a_factor_of_two_is_the_same_work():
     fit = fit_of(2)
     fit.learn(JOB * 3 // 2, 3 * SECOND_US, 0)
-    priced = [seconds(fit, rules=TEXT, work=work) for work in (JOB // 2 - 1, JOB // 2, JOB, 3 * JOB, 3 * JOB + 1)]
-    assert priced[0] is priced[4] is None
-    assert priced[1:4] == pytest.approx([1, 2, 6], rel=1e-5)
+    costs = [seconds(fit, rules=TEXT, work=work) for work in (JOB // 2 - 1, JOB // 2, JOB, 3 * JOB, 3 * JOB + 1)]
+    assert costs[0] is costs[4] is None
+    assert costs[1:4] == pytest.approx([1, 2, 6], rel=1e-5)
     fit.learn(JOB * 2 + 1, 4 * SECOND_US, 0)
     assert seconds(fit, rules=TEXT, work=9 * JOB) == pytest.approx(18, rel=1e-5)
 
@@ -80,19 +87,19 @@ def test_a_helper_without_samples_for_this_work_costs_what_the_owner_costs():
     owner = fit_of(4, 4, 4)
     elsewhere = fit_of(9, 9, work=7)
     for helper in (None, Fit(), elsewhere):
-        assert price(helper, owner, RULES, 0, JOB) == Price(price(owner, None, RULES, 0, JOB).log, "owner_fallback", 0)
+        assert price(helper, owner, RULES, 0, JOB) == Price(priced(owner, None, RULES).log, "owner_fallback", 0)
 
 
 def test_the_prior_counts_as_one_sample():
     owner = fit_of(4, 4)
     assert seconds(fit_of(16), owner) == pytest.approx(8, rel=1e-5)  # half way in logs
     assert seconds(fit_of(1, 1, 1), owner) == pytest.approx(4 * 0.25**0.75, rel=1e-5)
-    assert price(fit_of(1), owner, RULES, 0, JOB).source == "owner_fallback"
+    assert priced(fit_of(1), owner, RULES).source == "owner_fallback"
 
 
 def test_a_price_is_called_the_helpers_own_from_min_samples_on():
     owner, rules = fit_of(4), FitRules(window_us=DAY_US, min_samples=3)
-    sources = [price(fit_of(*[1] * count), owner, rules, 0, JOB).source for count in (2, 3)]
+    sources = [priced(fit_of(*[1] * count), owner, rules).source for count in (2, 3)]
     assert sources == ["owner_fallback", "helper"]
 
 
@@ -116,8 +123,8 @@ def test_a_tail_that_only_the_owner_met_does_not_make_a_helper_of_equal_speed_lo
     for _ in range(300):
         owner = fit_of(*lognormal(rng, 40, mean=10, cv=2))
         helper = fit_of(*lognormal(rng, 3, mean=10, cv=2))
-        shared = price(owner, None, RULES, 0, JOB).log
-        errors.append((price(helper, owner, RULES, 0, JOB).log - shared) / fixed.ONE)
+        shared = priced(owner, None, RULES).log
+        errors.append((priced(helper, owner, RULES).log - shared) / fixed.ONE)
     bias = sum(errors) / len(errors)
     assert abs(bias) < 0.1
     # the mean of three such runs lies far below what they cost in the long run
@@ -130,6 +137,7 @@ def test_the_backlog_of_a_heavy_tail_costs_its_mean_and_not_its_middle():
     durations = lognormal(random.Random(3), WINDOW, mean=10, cv=2)
     fit = fit_of(*durations)
     measured = fit.measured(0, DAY_US)
+    assert measured is not None
     assert seconds(fit) == pytest.approx(sum(durations) / len(durations), rel=0.15)
     assert measured.middle < measured.level - fixed.ONE // 2
 
@@ -140,7 +148,7 @@ def test_samples_older_than_the_window_do_not_count():
     assert seconds(fit, now_us=DAY_US) == pytest.approx(6.5, rel=1e-5)
     assert seconds(fit, now_us=DAY_US + 1) == pytest.approx(2, rel=1e-5)
     assert seconds(fit, now_us=DAY_US * 3 // 2 + 1) is None
-    assert price(fit, fit_of(5, at_us=2 * DAY_US), RULES, 2 * DAY_US, JOB).source == "owner_fallback"
+    assert priced(fit, fit_of(5, at_us=2 * DAY_US), RULES, now_us=2 * DAY_US).source == "owner_fallback"
 
 
 def test_reading_a_price_changes_nothing():
@@ -160,6 +168,7 @@ def test_of_more_samples_than_are_kept_the_newest_count():
     assert sorted(fit.at_us) == list(range(WINDOW + 8, 2 * WINDOW + 8))
     assert fit.at_us[fit.next] == WINDOW + 8
     kept = fit.measured(2 * WINDOW + 7, WINDOW // 2)
+    assert kept is not None
     assert kept.samples == WINDOW // 2 + 1
     assert kept.least == JOB
 
@@ -194,7 +203,7 @@ def test_loads_cost_the_median_of_the_window_however_many_were_never_used():
 def test_the_hard_switch_takes_the_owners_fit_and_then_the_mean_of_the_helpers_own():
     owner = fit_of(4, 4, 4)
     assert [seconds(fit_of(*own), owner, HARD) for own in ((), (1, 1), (1, 1, 7))] == pytest.approx([4, 4, 3], rel=1e-5)
-    sources = [price(fit_of(*[1] * count), owner, HARD, 0, JOB).source for count in (2, 3)]
+    sources = [priced(fit_of(*[1] * count), owner, HARD).source for count in (2, 3)]
     assert sources == ["owner_fallback", "helper"]
     assert seconds(fit_of(1, 1), fit_of(4, 4), HARD) is None
 
@@ -215,4 +224,4 @@ def test_the_longest_runs_and_the_largest_works_keep_every_number_within_64_bits
         fit.learn(10**15, 10**30, at_us)
         fit.learn_load(10**30, at_us)
     msgspec.json.encode(fit)
-    assert max(map(abs, (*fit.logs, *fit.summary, *fit.services_us, *fit.loads_us))) < 1 << 63
+    assert max(map(abs, (*fit.logs, *fit.summary(), *fit.services_us, *fit.loads_us))) < 1 << 63
