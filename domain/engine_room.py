@@ -134,7 +134,9 @@ class EngineRoom:
 
     def next_timer_us(self) -> int | None:
         """Return when `tick` is due next; None if nothing of the room's own waits for time."""
-        due_us, retry_us = self._restore.due_us, self._loads.next_try_us()
+        # a restore that comes due in a load is looked at when the load is over
+        due_us = self._restore.due_us if self.loading is None else None
+        retry_us = self._loads.next_try_us()
         if due_us is None or retry_us is None:
             return retry_us if due_us is None else due_us
         return min(due_us, retry_us)

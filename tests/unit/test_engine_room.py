@@ -323,6 +323,15 @@ def test_more_borrowed_work_puts_the_restore_off_and_does_not_cancel_it():
     assert restored_after_us(rig, 10 * SECOND + 6) >= SECOND
 
 
+def test_a_restore_that_comes_due_while_another_model_is_loaded_waits_for_that_load_without_a_timer():
+    rig = displacing()
+    assert loads(rig.borrow(C, 2, 10 * SECOND)) == [(C, "borrowed")]
+    assert rig.room.next_timer_us() is None
+    assert rig.room.tick(11 * SECOND) == []
+    rig.room.loaded(C, 5 * SECOND, 15 * SECOND)
+    assert rig.room.next_timer_us() == 16 * SECOND
+
+
 @pytest.mark.parametrize("kind", ["own", "borrowed"])
 def test_a_restore_waits_for_quiet_on_every_lane_of_the_node(kind):
     rig = displacing()
