@@ -26,3 +26,9 @@ class Alarm:
             return None
         self._rung_at_us = now_us
         return still_us
+
+    def left_us(self, due_us: int | None, now_us: int) -> int:
+        """Return how long it is, as of the last look, until `due_us` is reached; long where nothing is due, or it was said."""
+        if due_us is None or self._rung_at_us is not None:
+            return AGAIN_AFTER_US
+        return max(0, due_us - self._domain_us - (now_us - self._moved_at_us))

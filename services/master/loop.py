@@ -58,6 +58,8 @@ SNAPSHOT_EVERY = 500
 SNAPSHOTS_TRIED = 3
 BATCHES_AHEAD = 16
 SIDE_EVERY_S = 0.2
+RING_EVERY_S = 0.02
+"""Timers are looked at no more often, however many commits there are."""
 SAFE_LOOK_EVERY_S = 0.5
 
 
@@ -95,6 +97,8 @@ class MasterLoop:
         self.ready = asyncio.Event()
         """Set once the master follows, decides, or knows that it may not."""
         self._outbox = Outbox(parts.streams.ledger, parts.feed)
+        self._committed = asyncio.Event()
+        """A commit was stored: the earliest timer may be another one."""
         self._snapshot: tuple[int, bytes] | None = None
         """(version, content) to be saved next; an older one that was not saved yet is not worth it any more."""
         self._loaded = Generation("")
@@ -237,6 +241,7 @@ class MasterLoop:
                 group.create_task(_pour(self.parts.streams.control, position.chi, inbox))
                 group.create_task(self._beat())
                 group.create_task(self._watch())
+                group.create_task(self._ring())
                 group.create_task(self._outbox.run())
                 group.create_task(self._keep_witness())
                 group.create_task(self._keep_snapshots())
@@ -303,6 +308,7 @@ class MasterLoop:
         if not await self.parts.ledger.append(made.version, encode_commit(made), made.digest):
             raise Deposed
         self.history.position = after(made)
+        self._committed.set()
         self._outbox.put(made)
         if snapshot:
             self._snapshot = (made.version, snapshot)
@@ -341,15 +347,24 @@ class MasterLoop:
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def _watch(self) -> None:
-        """Look at heartbeats, and state when the earliest timer ran out."""
-        alarm = Alarm()
+        """Look at heartbeats."""
         while True:
             await self.parts.observer.look(self.state)
-            now_us = self.parts.clock.monotonic_us()
-            elapsed_us = alarm.rings(self.state.now_us, next_due_us(self.state), now_us)
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _ring(self) -> None:
+        """State when the earliest timer ran out, at its moment: what is decided at a time is not decided at the next look."""
+        alarm = Alarm()
+        while True:
+            self._committed.clear()
+            due_us, now_us = next_due_us(self.state), self.parts.clock.monotonic_us()
+            elapsed_us = alarm.rings(self.state.now_us, due_us, now_us)
             if elapsed_us is not None:
                 await self.parts.observer.due(self.state.term, elapsed_us)
-            await asyncio.sleep(LOOK_EVERY_S)
+            left_s = alarm.left_us(due_us, now_us) / 1_000_000
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._committed.wait(), min(left_s, LOOK_EVERY_S))
+            await asyncio.sleep(RING_EVERY_S)
 
 
 def _is_long(span: Range) -> bool:

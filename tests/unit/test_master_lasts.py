@@ -93,6 +93,16 @@ def test_the_alarm_rings_once_and_only_when_clock_and_domain_time_together_reach
     assert alarm.rings(61_000, None, 9_000_000) is None
 
 
+def test_the_alarm_knows_how_long_it_is_until_the_timer():
+    alarm = Alarm()
+    alarm.rings(1_000, 61_000, 500_000)
+    assert alarm.left_us(61_000, 500_000) == 60_000
+    assert alarm.left_us(61_000, 540_000) == 20_000
+    assert alarm.left_us(None, 540_000) == alarm.left_us(None, 0) > 1_000_000
+    alarm.rings(1_000, 61_000, 560_000)
+    assert alarm.left_us(61_000, 560_001) > 1_000_000  # it has rung
+
+
 def test_domain_time_goes_on_after_the_servers_clock_was_set_back():
     story = Story()
     before_us = story.master.state.now_us
