@@ -21,7 +21,8 @@ ALTER TABLE decisions
   ADD COLUMN IF NOT EXISTS quiet_us Int64 COMMENT 'checked, stalled: since anything changed in what is lent here',
   ADD COLUMN IF NOT EXISTS failures Int64 COMMENT 'breaker: failures without a completion between',
   ADD COLUMN IF NOT EXISTS quarantine_us Int64 COMMENT 'breaker: how long nothing is leased there, probes included',
-  ADD COLUMN IF NOT EXISTS running_us Int64 COMMENT 'still_running: since the request was given to the engine'
+  ADD COLUMN IF NOT EXISTS running_us Int64 COMMENT 'still_running: since the request was given to the engine',
+  ADD COLUMN IF NOT EXISTS fold_id UInt64 COMMENT 'Sequence of the first row of the run of rows that say the same'
 """
 
 _LOADS: Final = f"""\

@@ -10,7 +10,7 @@ from domain.events.commit import Commit, decode_commit
 from domain.ids import NodeId
 from domain.ports import StoredMessage
 from domain.subjects import CONTROL, EVENTS, LEDGER, event_of, speaker
-from projections import decision_log, health, ledger, loads, requests
+from projections import decision_log, folds, health, ledger, loads, requests
 from projections.events import COMMIT, envelope_of, event_row, pseq_of
 from projections.ledger import BEGINNING, Chain
 from projections.rows import Place, Rows
@@ -33,6 +33,8 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     """Epoch of LW_EVENTS, which commits refer to."""
     chain: Chain = BEGINNING
     """End of the ledger before this batch; only the ledger's batches read and move it."""
+    runs: folds.Runs = {}
+    """Runs of decisions of this stream that may go on."""
 
 
 class Projected(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +42,7 @@ class Projected(msgspec.Struct, frozen=True, kw_only=True):
 
     rows: Rows
     chain: Chain
+    runs: folds.Runs = {}
     unreadable: tuple[int, ...] = ()
     """Sequences of messages that are no event this release knows; their raw bytes are kept."""
     void: tuple[int, ...] = ()
@@ -55,9 +58,11 @@ def project(stream: str, epoch: int, messages: Sequence[StoredMessage], context:
             draft.take_commit(place, message)
         else:
             draft.take_event(place, message)
+    draft.rows["decisions"], runs = folds.folded(draft.rows["decisions"], context.runs)
     return Projected(
         rows={table: rows for table, rows in draft.rows.items() if rows},
         chain=draft.chain,
+        runs=runs,
         unreadable=tuple(draft.unreadable),
         void=tuple(draft.void),
     )

@@ -1,6 +1,7 @@
 """What the projector notes beside the rows: which life of each stream it reads, how far, and what was gone."""
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 import msgspec
 
@@ -85,6 +86,16 @@ class Notes:
             {"stream": stream, "epoch": epoch, "seq": seq},
         )
         return int(found[0]["at_ns"]) if found else None
+
+    def runs(self, stream: str, epoch: int, after: int, columns: Sequence[str], gap_ns: int) -> list[dict[str, Any]]:
+        """Return the newest row of each combination of `columns` in the last `gap_ns` of the decisions up to `after`."""
+        where = "stream = {stream:String} AND epoch = {epoch:UInt32} AND seq <= {after:UInt64}"
+        names = ", ".join(columns)
+        return self._store.query(
+            f"SELECT {names}, at_ns, fold_id FROM decisions WHERE {where} AND at_ns + {{gap:UInt64}} >= "  # noqa: S608  # ours
+            f"(SELECT max(at_ns) FROM decisions WHERE {where}) ORDER BY seq DESC, item DESC LIMIT 1 BY {names}",
+            {"stream": stream, "epoch": epoch, "after": after, "gap": gap_ns},
+        )
 
     def head(self, stream: str, epoch: int) -> Head | None:
         """Return the newest commit of one life of the ledger; None if no commit is there."""

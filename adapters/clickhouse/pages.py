@@ -120,8 +120,8 @@ def _rows(
     where = ["stream = {stream:String}", *(condition.sql for condition in conditions)]
     parameters: dict[str, object] = {"stream": stream, "limit": limit}
     parameters |= {condition.name: condition.value for condition in conditions}
-    if source.derived and stream == "LW_EVENTS":
-        where.append("(epoch, seq) NOT IN (SELECT event_epoch, event_seq FROM rejected)")
+    if source.derived:
+        where += believed(stream)
     if after is not None:
         # the first two are for the primary index, the third is the rule
         where += ["epoch >= {epoch:UInt32}", "(epoch > {epoch:UInt32} OR seq >= {seq:UInt64})"]
@@ -137,6 +137,11 @@ def _rows(
     )
     rows = store.query(statement, parameters, raw=source.raw)
     return sorted(rows, key=_place)
+
+
+def believed(stream: str) -> list[str]:
+    """Return the condition that leaves out rows made from facts of `stream` that the master did not believe."""
+    return ["(epoch, seq) NOT IN (SELECT event_epoch, event_seq FROM rejected)"] if stream == "LW_EVENTS" else []
 
 
 def _place(row: Row) -> Place:

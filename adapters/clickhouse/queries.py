@@ -34,29 +34,29 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 def decisions(store: Store, columns: Sequence[str], asked: Asked) -> tuple[list[Row], str]:
     """Return (rows of the decision log, next cursor); filters by the names in DECISION_FILTERS."""
-    streams = _streams_of(asked.filters.get("side", ""))
-    source = Source(table="decisions", streams=streams, columns=_shown(columns))
-    return page(store, source, _conditions(asked, DECISION_FILTERS), limit=asked.limit, after=asked.after)
+    streams = streams_of(asked.filters.get("side", ""))
+    source = Source(table="decisions", streams=streams, columns=shown_columns(columns))
+    return page(store, source, conditions_of(asked, DECISION_FILTERS), limit=asked.limit, after=asked.after)
 
 
 def requests(store: Store, columns: Sequence[str], asked: Asked) -> tuple[list[Row], str]:
     """Return (how requests ended and where they were lent, next cursor); filters by the names in REQUEST_FILTERS."""
-    source = Source(table="requests", streams=("LW_LEDGER", "LW_EVENTS"), columns=_shown(columns))
-    rows, cursor = page(store, source, _conditions(asked, REQUEST_FILTERS), limit=asked.limit, after=asked.after)
+    source = Source(table="requests", streams=("LW_LEDGER", "LW_EVENTS"), columns=shown_columns(columns))
+    rows, cursor = page(store, source, conditions_of(asked, REQUEST_FILTERS), limit=asked.limit, after=asked.after)
     lent = _lent(store, [row["request"] for row in rows])
     return [row | lent.get(row["request"], _NOT_LENT) for row in rows], cursor
 
 
 def loads(store: Store, columns: Sequence[str], asked: Asked) -> tuple[list[Row], str]:
     """Return (what nodes loaded, next cursor); filters by the names in LOAD_FILTERS."""
-    source = Source(table="loads", streams=("LW_EVENTS",), columns=_shown(columns), item="0")
-    return page(store, source, _conditions(asked, LOAD_FILTERS), limit=asked.limit, after=asked.after)
+    source = Source(table="loads", streams=("LW_EVENTS",), columns=shown_columns(columns), item="0")
+    return page(store, source, conditions_of(asked, LOAD_FILTERS), limit=asked.limit, after=asked.after)
 
 
 def health(store: Store, columns: Sequence[str], asked: Asked) -> tuple[list[Row], str]:
     """Return (how nodes were, next cursor); filters by the names in HEALTH_FILTERS."""
-    source = Source(table="health", streams=("LW_LEDGER", "LW_EVENTS"), columns=_shown(columns))
-    return page(store, source, _conditions(asked, HEALTH_FILTERS), limit=asked.limit, after=asked.after)
+    source = Source(table="health", streams=("LW_LEDGER", "LW_EVENTS"), columns=shown_columns(columns))
+    return page(store, source, conditions_of(asked, HEALTH_FILTERS), limit=asked.limit, after=asked.after)
 
 
 def events(
@@ -65,9 +65,9 @@ def events(
     """Return (messages of one stream as they were stored, next cursor); `subject` is a prefix."""
     raw = ("subject", "headers", "body") if bodies else ("subject",)
     left_out = {"headers", "body"} - set(raw)
-    shown = tuple(column for column in _shown(columns) if column not in left_out)
+    shown = tuple(column for column in shown_columns(columns) if column not in left_out)
     source = Source(table="events", streams=(stream,), columns=shown, item="0", derived=False, raw=raw)
-    conditions = _conditions(asked, EVENT_FILTERS)
+    conditions = conditions_of(asked, EVENT_FILTERS)
     if subject:
         conditions.append(Condition("startsWith(subject, {subject:String})", "subject", subject))
     limit = min(asked.limit, BODIES_MAX) if bodies else asked.limit
@@ -117,18 +117,20 @@ _PLACED: Final = frozenset({"stream", "epoch", "seq", "at_ns", "item"})
 _NOT_LENT: Final[dict[str, Any]] = {"lent": 0, "lent_to": "", "lease": "", "link": "", "returned": 0, "cut_off": 0}
 
 
-def _shown(columns: Sequence[str]) -> tuple[str, ...]:
+def shown_columns(columns: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns that a row shows beside its place."""
     return tuple(column for column in columns if column not in _PLACED)
 
 
-def _streams_of(side: str) -> tuple[str, ...]:
+def streams_of(side: str) -> tuple[str, ...]:
     """Return the streams whose rows this side says; the master's come from the ledger, all others from facts."""
     if not side:
         return "LW_LEDGER", "LW_EVENTS"
     return ("LW_LEDGER",) if side == "master" else ("LW_EVENTS",)
 
 
-def _conditions(asked: Asked, allowed: Sequence[str]) -> list[Condition]:
+def conditions_of(asked: Asked, allowed: Sequence[str]) -> list[Condition]:
+    """Return what the rows that are asked for have to fulfil; filters are those of `allowed`."""
     found = [
         Condition(f"{column} = {{f_{column}:String}}", f"f_{column}", asked.filters[column])
         for column in allowed

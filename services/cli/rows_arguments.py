@@ -7,7 +7,7 @@ from typing import Any, Final
 _DECISIONS: Final = (
     "leaseway decisions --limit 50",
     "leaseway decisions --owner studio --follow",
-    "leaseway decisions --kind plan --reason cost_rejected",
+    "leaseway decisions --kind plan --reason cost_rejected --fold",
     "leaseway decisions --request req_0123456789abcdef0123456789abcdef",
 )
 _LOADS: Final = ("leaseway loads", "leaseway loads --node attic --follow")
@@ -28,6 +28,7 @@ def add_rows(add: Callable[..., Any], command: Callable[..., argparse.ArgumentPa
         ("request", "ID", "only those about this request: where it was lent, what came of it"),
     ):
         decisions.add_argument(f"--{name}", default="", metavar=place, help=what)
+    decisions.add_argument("--fold", action="store_true", help="show rows that say the same again and again as one")
     _ending(decisions)
     loads = command(add, "loads", "loads", "list what nodes loaded, for whom, and what had to leave", examples=_LOADS)
     loads.add_argument("--node", default="", metavar="NODE", help="only this node's")

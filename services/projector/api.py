@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
-from adapters.clickhouse import queries
+from adapters.clickhouse import folds, queries
 from adapters.clickhouse.pages import PAGE_ROWS_MAX, BadQueryError
 from adapters.clickhouse.store import Store
 from adapters.http.errors import ApiError
@@ -19,6 +19,7 @@ from domain.ids import model_id, node_id, request_id
 from domain.ports import Clock
 from domain.subjects import CONTROL, EVENTS, LEDGER
 from projections import decision_log, health, loads
+from projections.folds import FOLDED_BY
 from projections.tables import column_names
 from services.projector.health import Health
 from services.projector.projector import Projector
@@ -75,7 +76,18 @@ class Api:
             raise ApiError("clickhouse_refused", str(error), status=503, retry_after_s=5) from None
 
     async def _decisions(self, said: Parameters) -> dict[str, Any]:
+        if _switch(said, "folded"):
+            return await self._folded(said)
         return await self._rows("decisions", queries.decisions, said, queries.DECISION_FILTERS)
+
+    async def _folded(self, said: Parameters) -> dict[str, Any]:
+        """Return the newest runs of rows that say the same; they have no cursor, since the newest one may grow."""
+        asked = _asked(said, queries.DECISION_FILTERS, decision_log.KINDS)
+        if asked.after is not None:
+            raise BadQueryError("after", "after: folded rows are the newest ones only")
+        _none_left(said)
+        rows = await self._ask(folds.folded, column_names("decisions"), FOLDED_BY, asked)
+        return {"decisions": [_shown(row) for row in rows], "next": ""}
 
     async def _requests(self, said: Parameters) -> dict[str, Any]:
         return await self._rows("requests", queries.requests, said, queries.REQUEST_FILTERS)
@@ -108,13 +120,11 @@ class Api:
         subject = said.pop("subject", "")
         if subject and not _SUBJECT.fullmatch(subject):
             raise BadQueryError("subject", f"subject: must be the beginning of a subject, got {subject[:80]!r}")
-        bodies = said.pop("bodies", "false")
-        if bodies not in {"true", "false"}:
-            raise BadQueryError("bodies", f"bodies: must be true or false, got {bodies[:80]!r}")
+        bodies = _switch(said, "bodies")
         asked = _asked(said, queries.EVENT_FILTERS, {})
         _none_left(said)
         rows, cursor = await self._ask(
-            queries.events, column_names("events"), asked, stream=stream, subject=subject, bodies=bodies == "true"
+            queries.events, column_names("events"), asked, stream=stream, subject=subject, bodies=bodies
         )
         return {"events": [_shown(row) for row in rows], "next": cursor}
 
@@ -161,6 +171,13 @@ def _number(said: Parameters, name: str, default: int, maximum: int, *, least: i
     if not (text.isascii() and text.isdigit() and len(text) <= 19 and least <= int(text) <= maximum):
         raise BadQueryError(name, f"{name}: must be a whole number from {least} to {maximum}, got {text[:80]!r}")
     return int(text)
+
+
+def _switch(said: Parameters, name: str) -> bool:
+    text = said.pop(name, "false")
+    if text not in {"true", "false"}:
+        raise BadQueryError(name, f"{name}: must be true or false, got {text[:80]!r}")
+    return text == "true"
 
 
 def _none_left(said: Mapping[str, str]) -> None:

@@ -12,6 +12,7 @@ from adapters.clickhouse.sink import Sink
 from domain.errors import BusError, StoreAwayError, StoreError
 from domain.ports import Clock, StoredMessage, Stream
 from domain.subjects import EVENTS, LEDGER
+from projections.folds import FOLDED_BY, GAP_NS, Runs, runs_of
 from projections.ledger import BEGINNING, Chain
 from projections.project import Context, Projected, project
 from services.projector.backoff import Backoff
@@ -83,6 +84,7 @@ class Follower:
         self._finder = Finder(deck.notes, deck.sink, deck.clock)
         self._position: Position | None = None
         self._chain: Chain = BEGINNING
+        self._runs: Runs = {}
         self._noted_us = deck.clock.monotonic_us()
         self._backoff = Backoff()
 
@@ -115,6 +117,7 @@ class Follower:
         self._deck.epochs.set(self._stream.name, position.epoch)
         if self._stream.name == LEDGER:
             self._chain = await self._end_of_ledger(position)
+        self._runs = await self._last_runs(position)
         self._recover()
         async with aclosing(batches(self._stream.read(after=position.after), self._deck.limits)) as pieces:
             async for batch in pieces:
@@ -130,7 +133,7 @@ class Follower:
         while (rows := await self._stored(position.epoch, projected)) is None:
             await self._backoff.wait()
         self._recover()
-        self._chain = projected.chain
+        self._chain, self._runs = projected.chain, projected.runs
         self._count(rows, projected)
 
     async def _stored(self, epoch: int, projected: Projected) -> int | None:
@@ -146,7 +149,7 @@ class Follower:
 
     async def _projected(self, batch: list[StoredMessage], position: Position) -> Projected:
         events_epoch = await self._deck.epochs.of_events() if self._stream.name == LEDGER else 0
-        context = Context(router=self._deck.router, events_epoch=events_epoch, chain=self._chain)
+        context = Context(router=self._deck.router, events_epoch=events_epoch, chain=self._chain, runs=self._runs)
         return await in_thread(project, self._stream.name, position.epoch, batch, context)
 
     async def _end_of_ledger(self, position: Position) -> Chain:
@@ -154,6 +157,11 @@ class Follower:
         if head is None or head.seq != position.after:
             return BEGINNING
         return Chain(seq=head.seq, digest=head.digest)
+
+    async def _last_runs(self, position: Position) -> Runs:
+        """Return the runs of decisions that may go on after `position`, from the tables."""
+        place = self._stream.name, position.epoch, position.after
+        return runs_of(await in_thread(self._deck.notes.runs, *place, FOLDED_BY, GAP_NS))
 
     def _arrive(self, position: Position) -> None:
         self._position = position

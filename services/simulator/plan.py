@@ -96,11 +96,8 @@ def calibration(requests: Sequence[Request], runs: Runs) -> Calibration | None:
 
 def sentence(candidate: Candidate, alone: Figures, helped: Figures) -> str:
     """Return what the candidate would bring, in one sentence."""
-    who = (
-        f"A machine like {candidate.like}"
-        if candidate.like
-        else f"A second machine of {candidate.speed:.3g} times the speed"
-    )
+    speed = "the same speed" if f"{candidate.speed:.3g}" == "1" else f"{candidate.speed:.3g} times the speed"
+    who = f"A machine like {candidate.like}" if candidate.like else f"A second machine of {speed}"
     saved = 1 - helped.mean_s / alone.mean_s
     figures = (
         f"mean latency {_time(helped.mean_s)} instead of {_time(alone.mean_s)}, "
@@ -129,7 +126,7 @@ def _notes(traffic: Traffic, runs: Runs, checked: Calibration | None) -> list[st
     if traffic.together_max > _TOGETHER_NOTED:
         notes.append(
             f"the engine served up to {traffic.together_max} requests at once, the simulation serves one at a time: "
-            "it makes both columns slower than they are"
+            "it makes both rows slower than they are"
         )
     if checked is None:
         known = any(request.lived_s >= 0 for request in traffic.requests)

@@ -360,3 +360,41 @@ async def test_rows_of_a_time_are_those_stamped_from_its_begin_and_before_its_en
     assert [row["request"] for row in rows] == [row["request"] for row in everything[4:]]
     status, body, _ = await client.get("/v1/requests", since_ns="yesterday")
     assert (status, body["error"]["param"]) == (400, "since_ns")
+
+
+async def test_rows_that_say_the_same_are_folded_into_one_that_says_how_often_and_since_when(client: Client):
+    skipped = plan(verdict(outcome="skipped", code="cost_rejected"))
+    for decision in (skipped, skipped, granted(), skipped, plan(verdict()), skipped):
+        await client.bus.commit(decision)
+    await client.bus.tell(Teller("n1"), lent(1), lent(2))
+    await caught_up(client.projector, await client.bus.ends())
+    rows, _ = await client.rows("/v1/decisions", folded="true")
+    assert [(row["kind"], row["outcome"], row["rows"]) for row in rows] == [
+        ("granted", "", 1),
+        ("plan", "skipped", 3),
+        ("plan", "granted", 1),
+        ("plan", "skipped", 1),
+        ("lent", "", 2),
+    ]
+    assert all(row["first_at_ns"] <= row["at_ns"] for row in rows)
+    assert rows[1]["first_at_ns"] < rows[0]["at_ns"] < rows[1]["at_ns"]
+    rows, _ = await client.rows("/v1/decisions", folded="true", reason="cost_rejected", limit=1)
+    assert [(row["seq"], row["rows"]) for row in rows] == [(6, 1)]
+    for params in ({"after": "l1.1.0"}, {"folded": "maybe"}):
+        status, body, _ = await client.get("/v1/decisions", **({"folded": "true"} | params))
+        assert (status, body["error"]["param"]) == (400, next(iter(params)))
+
+
+async def test_a_run_goes_on_over_a_restart_of_the_projector(database: OpenStore):
+    bus = Bus()
+    skipped = plan(verdict(outcome="skipped", code="cost_rejected"))
+    for _ in range(2):
+        projector = a_projector(bus, database)
+        async with running(projector):
+            await bus.commit(skipped)
+            await caught_up(projector, await bus.ends())
+    store = database()
+    assert store.query("SELECT seq, fold_id FROM decisions ORDER BY seq") == [
+        {"seq": 1, "fold_id": 1},
+        {"seq": 2, "fold_id": 1},
+    ]

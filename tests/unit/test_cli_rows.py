@@ -105,3 +105,10 @@ def test_every_filter_of_the_decision_log_is_on_the_command_line():
         ["decisions", "--request", "r", "--link", "l", "--kind", "lent", "--reason", "x", "--outcome", "y"]
     )
     assert (parsed.request, parsed.link, parsed.kind, parsed.reason, parsed.outcome) == ("r", "l", "lent", "x", "y")
+
+
+def test_a_folded_row_says_how_often_and_for_how_long():
+    [row] = rows_of("decisions", lent(1))
+    folded = row | {"rows": 17, "first_at_ns": row["at_ns"] - 180_000_000_000}
+    assert decisions.line_of(folded).endswith("[00000001]  (17 times in 3 min)")
+    assert "times" not in decisions.line_of(row | {"rows": 1, "first_at_ns": row["at_ns"]})

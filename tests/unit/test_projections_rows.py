@@ -86,7 +86,7 @@ def of_decisions(*decisions: Decision) -> Projected:
 
 def differing(projected: Projected, table: str = "decisions") -> list[dict[str, Any]]:
     """Return what each row states, without what is blank and without its place."""
-    place = {"stream", "epoch", "seq", "at_ns", "router", "incarnation", "pseq", "producer"}
+    place = {"stream", "epoch", "seq", "at_ns", "router", "incarnation", "pseq", "producer", "fold_id"}
     nothing = blank(table)
     return [
         {name: value for name, value in row.items() if value != nothing[name] and name not in place}

@@ -1,0 +1,39 @@
+"""The decision log folded: the newest runs of rows that say the same, each as one row with how many it stands for."""
+
+from collections.abc import Sequence
+
+from adapters.clickhouse.pages import Row, believed, merged
+from adapters.clickhouse.queries import DECISION_FILTERS, Asked, conditions_of, shown_columns, streams_of
+from adapters.clickhouse.store import Store
+
+SCANNED_MAX = 20_000
+"""Newest rows of a stream that are looked at: a run that reaches further back counts from there."""
+
+
+def folded(store: Store, columns: Sequence[str], folded_by: Sequence[str], asked: Asked) -> list[Row]:
+    """Return the newest runs, each as its newest row, in order of time.
+
+    With `rows`, how many there are, and `first_at_ns`, the stamp of the first. Filters are those of the decision log.
+    """
+    streams = streams_of(asked.filters.get("side", ""))
+    found = {stream: _of_stream(store, stream, columns, folded_by, asked) for stream in streams}
+    return merged(found)[-asked.limit :]
+
+
+def _of_stream(store: Store, stream: str, columns: Sequence[str], folded_by: Sequence[str], asked: Asked) -> list[Row]:
+    conditions = conditions_of(asked, DECISION_FILTERS)
+    where = " AND ".join(["stream = {stream:String}", *(condition.sql for condition in conditions), *believed(stream)])
+    parameters: dict[str, object] = {"stream": stream, "limit": asked.limit, "scanned": SCANNED_MAX}
+    parameters |= {condition.name: condition.value for condition in conditions}
+    names = ", ".join(("stream", "epoch", "seq", "at_ns", "item", *shown_columns(columns)))
+    once = "producer, incarnation, pseq, item" if stream == "LW_EVENTS" else "epoch, seq, item"
+    run = ", ".join(("epoch", "fold_id", *folded_by))
+    # every name in this text is ours; what callers say stands only in `parameters`
+    statement = (
+        f"SELECT *, toUInt64(count() OVER run) AS rows, min(at_ns) OVER run AS first_at_ns FROM ("  # noqa: S608
+        f"SELECT * FROM (SELECT {names} FROM decisions WHERE {where} "
+        "ORDER BY stream DESC, epoch DESC, seq DESC, item DESC LIMIT {scanned:UInt32}) "
+        f"LIMIT 1 BY {once}) WINDOW run AS (PARTITION BY {run}) "
+        f"ORDER BY epoch DESC, seq DESC, item DESC LIMIT 1 BY {run} LIMIT {{limit:UInt32}}"
+    )
+    return sorted(store.query(statement, parameters), key=lambda row: (row["epoch"], row["seq"], row["item"]))
