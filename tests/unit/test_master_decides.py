@@ -11,17 +11,13 @@ from domain.events import (
     BorrowAccepted,
     BorrowFinished,
     Cancelled,
-    Decision,
     Draining,
     HeartbeatMissed,
     HeartbeatSeen,
-    LeaseChanged,
-    LeaseCleared,
     LeaseGranted,
     LendAnswered,
     LendReturned,
     Lent,
-    LinkAdded,
     LinkRemoved,
     LoadFailed,
     ModelInfo,
@@ -35,57 +31,11 @@ from domain.events import (
     RequestOrphaned,
     RequestPresumedLost,
     SettingChanged,
-    Verdict,
 )
 from domain.ids import ModelId, NodeId, RequestId
 from domain.master.reasons import REASONS
-from tests.support.history import Master, Recorder, borrow, finished, held, lend, link, registered, started
-
-M = ModelId("m")
-ON = link("a", "b")
-
-
-class Story:
-    """A cluster told fact by fact; `look` returns what the master decides about all that is new."""
-
-    def __init__(self, *nodes: str, links: tuple[LinkAdded, ...] = (ON,), fit_us: int = 1_000_000) -> None:
-        self.recorder, self.master = Recorder(), Master()
-        self.seen = self.decreed = 0
-        for node in nodes or ("a", "b"):
-            self.recorder.state(node, registered())
-        for each in links:
-            self.recorder.decree(each)
-        if fit_us:
-            self.recorder.state("a", finished("req_fit", service_us=fit_us))
-        self.look()
-
-    def look(self) -> list[Decision]:
-        facts, control = self.recorder.facts[self.seen :], self.recorder.control[self.decreed :]
-        self.seen, self.decreed = len(self.recorder.facts), len(self.recorder.control)
-        before = len(self.master.commits)
-        self.master.take(facts, control)
-        return [decision for made in self.master.commits[before:] for decision in made.decisions]
-
-    def burst(self, count: int, *, in_engine: int = 2) -> list[Decision]:
-        for i in range(count):
-            if i < in_engine:
-                self.recorder.state("a", started(f"req_{i}"))
-            else:
-                self.recorder.state("a", held(f"req_{i}", i - in_engine + 1))
-        return self.look()
-
-
-def leases(decisions: list[Decision]) -> list[tuple[str, str, int]]:
-    return [
-        (type(d).__name__, d.helper, d.slots)
-        for d in decisions
-        if isinstance(d, LeaseGranted | LeaseChanged | LeaseCleared)
-    ]
-
-
-def verdict(decisions: list[Decision], helper: str = "b") -> Verdict:
-    rows = [row for row in decisions if isinstance(row, OwnerPlanned)]
-    return next(v for v in rows[-1].verdicts if v.helper == helper)
+from tests.support.history import borrow, finished, held, lend, link, registered
+from tests.support.stories import ON, M, Story, leases, verdict
 
 
 def test_a_deep_backlog_gives_an_equal_helper_two_slots_and_says_what_it_saves():

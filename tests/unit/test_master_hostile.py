@@ -43,7 +43,7 @@ from tests.support.history import (
     link,
     registered,
 )
-from tests.unit.test_master_decides import ON, M, Story
+from tests.support.stories import ON, M, Story
 
 A, B = NodeId("a"), NodeId("b")
 

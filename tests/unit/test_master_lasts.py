@@ -40,7 +40,7 @@ from tests.support.history import (
     registered,
     started,
 )
-from tests.unit.test_master_decides import ON, M, Story, leases, verdict
+from tests.support.stories import ON, M, Story, leases, verdict
 
 A, B = NodeId("a"), NodeId("b")
 
