@@ -77,8 +77,11 @@ def _bus_storm(world: "World", fault: "Fault") -> None:
         redelivered=dice.choice((0, 300)),
     )
 
+    weather = world.server.weather
+
     def calm() -> None:
-        world.server.weather = CALM
+        if world.server.weather is weather:  # else another storm goes on
+            world.server.weather = CALM
 
     world.loop.after(fault.for_us, calm)
 
@@ -219,11 +222,14 @@ def _http_storm(world: "World", fault: "Fault") -> None:
         cut_after_100=dice.choice((0, 100)),
         cut_in_answer=dice.choice((0, 100)),
         slow=dice.choice((0, 200)),
-        replayed=dice.choice((0, 200)),
+        replayed=dice.choice((0, 300)),
     )
 
+    weather = world.wire.weather
+
     def calm() -> None:
-        world.wire.weather = CALM_HTTP
+        if world.wire.weather is weather:  # else another storm goes on
+            world.wire.weather = CALM_HTTP
 
     world.loop.after(fault.for_us, calm)
 

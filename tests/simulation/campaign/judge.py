@@ -5,7 +5,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from adapters.log.history import Cursors, History, Streams, stored_commit
-from adapters.log.reader import Reader
 from domain.errors import HistoryError, HistoryGapError
 from domain.events import (
     Cancelled,
@@ -27,7 +26,6 @@ from domain.master.state import State, owner_key
 from domain.master.step import after, check_chain, replay
 from domain.subjects import CONTROL, DECISIONS, EVENTS, LEDGER
 from tests.simulation.campaign.clients import Client
-from tests.support.history import CLUSTER, SECRET
 
 if TYPE_CHECKING:
     from tests.simulation.campaign.world import World
@@ -68,11 +66,11 @@ def _one_end(world: "World", client: Client, ends: list[str]) -> None:
 
 def _ends(world: "World", commits: list[Commit]) -> dict[RequestId, list[str]]:
     """Return every terminal of each request: facts as stored, each once however often it was stored, and orphans."""
-    reader, seen = Reader(CLUSTER, SECRET), set()
+    seen = set()
     ends: dict[RequestId, list[str]] = {}
     for message in world.server.streams[EVENTS]._messages:
         assert message is not None
-        given = reader.fact(message)
+        given = world.reader.fact(message)
         if not isinstance(given, FactInput) or type(given.fact) not in KINDS:
             continue
         name = (given.speaker, given.incarnation, given.pseq)
@@ -163,7 +161,7 @@ def _replayed(world: "World") -> None:
 async def _again(world: "World") -> None:
     events, control, ledger = (world.server.streams[name] for name in (EVENTS, CONTROL, LEDGER))
     streams = Streams(events, control, ledger)
-    history = History(streams, Reader(CLUSTER, SECRET), fold_max=1 + world.seed % 50)
+    history = History(streams, world.reader, fold_max=1 + world.seed % 50)
     cursors = Cursors(streams, history.position)
     for message in list(ledger._messages):
         assert message is not None

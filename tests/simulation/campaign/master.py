@@ -8,7 +8,6 @@ from adapters.keys import Signer
 from adapters.log.feed import Feed
 from adapters.log.history import Streams
 from adapters.log.ledger import Ledger
-from adapters.log.reader import Reader
 from adapters.log.snapshots import Snapshots
 from domain.ids import Generation, Incarnation
 from domain.ports import Witnessed
@@ -55,7 +54,6 @@ class MasterMachine:
         self.lives += 1
         process = self.process = world.loop.process(f"{self.name}.{self.lives}")
         port = self.port = Port(world.server, process)
-        reader = Reader(CLUSTER, SECRET)
         incarnation = Incarnation(f"{self.name}-{self.lives}")
         observer = Observer(port, port.stream(EVENTS), CLUSTER, SECRET, incarnation, self.clock)  # type: ignore[arg-type]
         ledger = port.stream(LEDGER)
@@ -65,7 +63,7 @@ class MasterMachine:
             feed=Feed(port.stream(DECISIONS), cluster=CLUSTER, signer=SIGNER, clock=self.clock),
             snapshots=Snapshots(port.stream(SNAPSHOTS), cluster=CLUSTER),
             witness=self.book,
-            reader=reader,
+            reader=world.reader,
             observer=observer,
             clock=self.clock,
             new_generation=Generation("00010000"),

@@ -144,8 +144,6 @@ class Monitor:
         last = before[-1]
         violate = self.world.violate
         if client.stream or not client.replayable:
-            if client.stream and self._never_taken(entry):
-                return
             violate(
                 f"P1 {life.name}: {entry.request}, unrepeatable, starts again; first at {last.node} ({last.how or 'inside'})"
             )
@@ -153,10 +151,6 @@ class Monitor:
             violate(f"P2 {life.name}: {entry.request} starts a second time, after {last.node} ({last.how or 'inside'})")
         elif not self.world.wire.fenced(entry.request) or self._never_again.get(entry.request) != "cut off":
             violate(f"P2 {life.name}: {entry.request} runs again though {last.node} is not fenced")
-
-    def _never_taken(self, entry: Entry) -> bool:
-        """Whether the owner never got the 100 for what a helper started: then nothing was sent, and nothing can have begun."""
-        return False
 
     def _p12(self, entry: Entry, client: Client) -> None:
         if entry.borrowed or client.taken_us < 0 or entry.request in self.world.wire.by_request:

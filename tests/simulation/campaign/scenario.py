@@ -155,6 +155,9 @@ def _bursts(
 def _faults(dice: random.Random, nodes: tuple[NodeSpec, ...], heal_us: int) -> tuple[Fault, ...]:
     names = [str(node.name) for node in nodes]
     found = []
+    if dice.random() < 0.3:  # one of the weathers lasts through the whole run
+        kind = dice.choice(("bus_storm", "http_storm", "http_storm"))
+        found.append(Fault(FAULTS_FROM_US, kind, heal_us - FAULTS_FROM_US))
     for _ in range(dice.choice((0, 1, 2, 3, 3, 4, 5, 6, 8))):
         at_us = dice.randrange(FAULTS_FROM_US, heal_us)
         for_us = dice.choice((dice.randint(100_000, 3_000_000), dice.randint(1_000_000, 20_000_000)))

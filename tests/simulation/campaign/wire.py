@@ -329,7 +329,8 @@ class Wire:
 
     def replay(self, connection: Connection) -> None:
         """Somebody sends a copy of a lend's head again, soon or late, and then its body."""
-        self.world.loop.after(self._dice.choice((5_000, 800_000, 4_000_000, 35_000_000)), self._ghost, connection)
+        later_us = connection.lend.remaining_us * 10 // 9 + 50_000
+        self.world.loop.after(self._dice.choice((5_000, 800_000, 4_000_000, later_us)), self._ghost, connection)
 
     def _ghost(self, connection: Connection) -> None:
         ghost = self._new(connection.owner, connection.lend, "")

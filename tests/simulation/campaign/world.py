@@ -22,9 +22,10 @@ from tests.simulation.campaign.loop import SimLoop, SkewedClock
 from tests.simulation.campaign.master import MasterMachine
 from tests.simulation.campaign.monitor import Monitor
 from tests.simulation.campaign.node import ModelSpec, NodeLife, NodeMachine
+from tests.simulation.campaign.readers import SharedReader
 from tests.simulation.campaign.scenario import Scenario, draw
 from tests.simulation.campaign.wire import CALM_HTTP, Wire
-from tests.support.history import CLUSTER
+from tests.support.history import CLUSTER, SECRET
 
 QUIET_S = 130
 """So long after healing everything must have ended."""
@@ -60,6 +61,7 @@ class World:
         self.net, self.work, self.fate = (random.Random(f"{seed}/{part}") for part in ("net", "work", "fate"))
         self.violations: list[str] = []
         self.trace: list[str] | None = [] if trace else None
+        self.reader = SharedReader(CLUSTER, SECRET)
         self.journal = Journal()
         self.server = Server(self.loop, self.net)
         self.monitor = Monitor(self)
