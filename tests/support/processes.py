@@ -272,6 +272,22 @@ async def cluster(
 
 
 @contextlib.asynccontextmanager
+async def cluster_of(directory: Path, config: str) -> AsyncIterator[Cluster]:
+    """Run a cluster whose nodes start their engines themselves, as the text of `leaseway.toml` says, while the block runs."""
+    async with contextlib.AsyncExitStack() as stack:
+        running = Cluster(directory, [], stack)
+        running.http = await stack.enter_async_context(aiohttp.ClientSession())
+        (directory / "leaseway.toml").write_text(config)
+        running.up = await stack.enter_async_context(_up(running))
+        try:
+            await running.ready()
+            yield running
+        except BaseException as error:
+            error.add_note(running.words())
+            raise
+
+
+@contextlib.asynccontextmanager
 async def _up(running: Cluster) -> AsyncIterator[asyncio.subprocess.Process]:
     """Run `leaseway up`; at the end ask it to stop, and kill what is left of its family."""
     flags = ("--config", str(running.directory / "leaseway.toml"), "--data", str(running.data), "--port-base", "0")
