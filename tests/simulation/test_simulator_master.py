@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from domain.events import LeaseChanged, LeaseCleared, LeaseGranted
+from domain.events.decision import LeaseEvent, LinkWord
 from domain.events.envelope import Basis
 from domain.ids import Incarnation
 from services.simulator.product.cluster import Cluster
@@ -47,7 +47,7 @@ class Twins(VirtualMaster):
             (decision, (commit.generation, commit.version, index))
             for commit in self.product.commits[made:]
             for index, decision in enumerate(commit.decisions)
-            if isinstance(decision, LeaseGranted | LeaseChanged | LeaseCleared)
+            if isinstance(decision, LeaseEvent | LinkWord)
         ]
         self.pairs.append(([unborn(*one) for one in said], [unborn(*one) for one in theirs]))
         return said
@@ -55,7 +55,9 @@ class Twins(VirtualMaster):
 
 def unborn(event, order):
     """Return a decision without the name of the life of the owner's process, which the two give differently."""
-    return replace(event, basis=Basis(event.basis.node, Incarnation(""), event.basis.pseq)), order
+    if isinstance(event, LeaseEvent):
+        event = replace(event, basis=Basis(event.basis.node, Incarnation(""), event.basis.pseq))
+    return event, order
 
 
 @pytest.mark.parametrize("name", ["a_b10_x1_warm", "h_b50_h2_misest", "k_b50_crash", "u_b50_blackhole"])

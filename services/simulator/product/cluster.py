@@ -3,7 +3,10 @@
 Facts reach the master at once, and what it decides reaches the owner `control_s` after the first of them.
 """
 
-from typing import assert_never
+from collections.abc import Callable
+from typing import Any, assert_never
+
+from msgspec.structs import replace
 
 from domain.actions import (
     AcceptBorrow,
@@ -20,97 +23,95 @@ from domain.actions import (
 )
 from domain.events import (
     Basis,
+    BorrowFinished,
     Cancelled,
     CutOff,
     Expired,
     Fact,
-    Failed,
     Finished,
     LeaseUpdated,
     LendReturned,
     Lent,
+    LinkPriced,
+    Loaded,
     Observation,
     Registered,
+    Restored,
 )
-from domain.events.decision import LeaseEvent
-from domain.ids import LinkId, NodeId, RequestId
-from domain.inputs import EngineResult, NewRequest, RuntimeConfig
-from domain.runtime import ModelRuntime
+from domain.events.decision import LeaseChecked, LeaseEvent, LinkWord
+from domain.ids import LinkId, ModelId, RequestId
+from domain.inputs import EngineResult
 from services.simulator.curves import Recorder, Sample
+from services.simulator.model.dice import dice_of, lognormal_factor
 from services.simulator.model.measures import Measures, measure
 from services.simulator.model.parts import Job, Node
 from services.simulator.model.scenario import Scenario
 from services.simulator.model.world import Counts
 from services.simulator.product import faults
+from services.simulator.product.clients import Clients
 from services.simulator.product.engine import VirtualEngine
+from services.simulator.product.history import history_of, settings_of
 from services.simulator.product.master import VirtualMaster
 from services.simulator.product.names import (
     BEGIN_US,
-    MODEL,
     NEVER_US,
     UNIT_OF_WORK,
     incarnation_of,
     link_of,
-    model_info,
-    name_of,
+    model_name,
+    model_number,
     number_of,
-    past_request,
-    request_number,
-    request_of,
     seconds,
     us,
 )
+from services.simulator.product.node import VirtualNode
 from services.simulator.product.timeline import Timeline
 from services.simulator.product.wires import Wires
 
-MEASURED = 50
-"""Samples of a model whose price the scenario says is known: a full window."""
-
-
-class VirtualNode:
-    """One node: its runtime, its engine, what it has stated."""
-
-    def __init__(self, number: int, runtime: ModelRuntime, engine: VirtualEngine) -> None:
-        self.number, self.name = number, name_of(number)
-        self.runtime, self.engine = runtime, engine
-        self.alive, self.life = True, 0
-        self.pseq = 0
-        self.wakes_us = NEVER_US
-        self.slots: dict[LinkId, int] = {}
-        self.loads, self.load_time_s = 0, 0.0
+_BLACK_HOLE_US = 200_000
+_STEP_US = 30_000_000
+"""The master looks at the clock at least so often before the run: its domain time must not fall behind."""
+_OK, _ERROR = 200, 500
 
 
 class Cluster:
     """A scenario in progress."""
 
     def __init__(
-        self, scenario: Scenario, recorder: Recorder | None = None, master: VirtualMaster | None = None
+        self,
+        scenario: Scenario,
+        recorder: Recorder | None = None,
+        master: VirtualMaster | None = None,
+        seed: int = 0,
     ) -> None:
         self.scenario, self._recorder = scenario, recorder
         self.time = Timeline(BEGIN_US - us(scenario.idle_before_s))
+        self.dice = dice_of(seed * 7919 + 17)  # of the true load times, as in the model
         self.master = master or VirtualMaster()
         self.wires = Wires(self)
-        self.jobs = [
-            Job(number, a.node, a.node, a.at_s, a.size, a.noise, a.native) for number, a in enumerate(scenario.arrivals)
-        ]
         self.counts = Counts()
-        self.done = 0
         self._looks = False
         self._sent_us: dict[Basis, int] = {}
-        self._links = [link_of(owner, helper) for owner, helpers in scenario.links.items() for helper in helpers]
+        self._priced: dict[LinkId, tuple[LinkPriced, OrderKey]] = {}
+        self._links = [
+            link_of(owner, helper, scenario.model_of(owner))
+            for owner, helpers in scenario.links.items()
+            for helper in helpers
+        ]
         self.nodes = [self._node(number) for number in range(len(scenario.speeds))]
         self._introduce()
-        for job in self.jobs:
-            self.time.at(BEGIN_US + us(job.arrived_s), self._submit, job)
+        self.clients = Clients(self, scenario)
         for fault in scenario.faults:
             self.time.at(BEGIN_US + us(fault.at_s), faults.strike, self, fault)
 
     def run(self) -> Measures:
         """Run until every request has ended; return the measures."""
-        total = len(self.jobs)
-        while self.done < total:
-            assert self.time.step(), f"{self.scenario.name}: {self.done} of {total} ended, and nothing more happens"
-            self._note()
+        total = len(self.clients.jobs)
+        while self.clients.done < total:
+            more = self.time.step()
+            assert more, f"{self.scenario.name}: {self.clients.done} of {total} ended, and nothing more happens"
+            if self._recorder is not None:
+                self._note(self._recorder)
         self.counts.plans = self.master.plans
         nodes = [
             Node(
@@ -118,51 +119,56 @@ class Cluster:
             )
             for node in self.nodes
         ]
-        return measure(self.scenario, self.jobs, nodes, self.counts)
+        return measure(self.scenario, self.clients.jobs, nodes, self.counts)
 
     # -- the beginning of a run, and of a node's life
 
     def _node(self, number: int) -> VirtualNode:
         engine = VirtualEngine(
-            self.time, self._begun, lambda request, took_us: self._served(self.nodes[number], request, took_us)
+            self.time,
+            lambda request: self._begun(self.nodes[number], request),
+            lambda request, took_us, status: self._served(self.nodes[number], request, took_us, status),
+            lambda model, took_us: self._loaded(self.nodes[number], model, took_us),
         )
-        return VirtualNode(number, self._runtime(number), engine)
-
-    def _runtime(self, number: int) -> ModelRuntime:
-        config = RuntimeConfig(
-            node=name_of(number), model=MODEL, depth=self.scenario.depth, wait_us_max=NEVER_US, held_max=1_000_000
-        )
-        return ModelRuntime(config)
+        return VirtualNode(self.scenario, number, engine)
 
     def _introduce(self) -> None:
-        """State what was measured before, and link the nodes."""
+        """Link the nodes, state what they measured in an earlier life, and let the present one begin."""
+        for setting in settings_of(self.scenario):
+            self.master.decree(setting)
         for link in self._links:
             self.master.decree(link)
         for node in self.nodes:
-            self.begin_life(node, ready=True)
-            self._state_history(node)
+            self._register(node, node.resident())
+            for fact in history_of(self.scenario, node, self._links):
+                self.state(node, fact)
+            node.life += 1
+            self.begin_life(node, node.resident())
+        for moment_us in range(self.time.now_us + _STEP_US, BEGIN_US, _STEP_US):
+            self.time.at(moment_us, self._pass_time)
 
-    def begin_life(self, node: VirtualNode, *, ready: bool) -> None:
-        """Let a node's process begin: it registers, and knows its links. Without its model it takes nothing yet."""
+    def _pass_time(self) -> None:
+        self.master.wake(self.time.now_us)
+        self._decide_in(0)
+
+    def _register(self, node: VirtualNode, resident: ModelId | None) -> None:
+        node.pseq = 0
+        infos = node.infos(resident)
+        self.state(node, Registered(url="http://h", models=infos, version="1", depth=self.scenario.depth))
+
+    def begin_life(self, node: VirtualNode, resident: ModelId | None) -> None:
+        """Let a node's process begin with `resident` in its engine: it registers, and learns of its links."""
         now_us = self.time.now_us
-        node.pseq, node.wakes_us, node.slots = 0, NEVER_US, {}
-        node.runtime = self._runtime(node.number)
-        info = model_info(ready=ready)
-        self.state(node, Registered(url="http://h", models=(info,), version="1", depth=self.scenario.depth))
-        if not ready:
-            self.do(node, node.runtime.set_engine_up(up=False, now_us=now_us))
-        mine = [link.link for link in self._links if link.owner == node.name]
-        others = [link.link for link in self._links if link.helper == node.name]
-        self.do(node, node.runtime.set_links(mine, others, now_us))
-
-    def _state_history(self, node: VirtualNode) -> None:
-        """State requests that the node has served, unless nobody is to know its price."""
-        if (node.number, 0) in self.scenario.bias:
-            return
-        took_us = us(self.scenario.unit_s[0] / self.scenario.speeds[node.number])
-        for number in range(MEASURED):
-            request = past_request(node.number, number)
-            self.state(node, Finished(request=request, model=MODEL, work=UNIT_OF_WORK, service_us=took_us, status=200))
+        outputs = node.begin(resident, now_us)
+        self._register(node, resident)
+        self.do(node, outputs)
+        for model, runtime in node.runtimes.items():
+            mine = [link.link for link in self._links if (link.owner, link.owner_model) == (node.name, model)]
+            others = [link.link for link in self._links if (link.helper, link.helper_model) == (node.name, model)]
+            self.do(node, runtime.set_links(mine, others, now_us))
+        for link in self._links:
+            if link.owner == node.name and link.link in self._priced:
+                self._hear(*self._priced[link.link])
 
     # -- facts and decisions
 
@@ -172,7 +178,8 @@ class Cluster:
         node.pseq += 1
         incarnation = incarnation_of(node.life)
         self._sent_us[Basis(node.name, incarnation, node.pseq)] = now_us
-        self.master.hear(node.name, incarnation, node.pseq, fact, now_us)
+        heard = fact if self.scenario.learn or now_us < BEGIN_US else _teaches_nothing(fact)
+        self.master.hear(node.name, incarnation, node.pseq, heard, now_us)
         self._count(node, fact)
         self._decide_in(us(self.scenario.control_s))
 
@@ -184,9 +191,9 @@ class Cluster:
     def _count(self, node: VirtualNode, fact: Fact) -> None:
         match fact:
             case Finished():
-                self._ended(node, fact)
-            case Failed() | Cancelled() | Expired():
-                raise AssertionError(f"{self.scenario.name}: {fact} in a scenario in which every request is answered")
+                self.clients.answered(node, fact) if self.time.now_us >= BEGIN_US else None
+            case Cancelled() | Expired():
+                raise AssertionError(f"{self.scenario.name}: {fact} though no client leaves and all wait for ever")
             case Lent():
                 self.counts.lent += 1
             case LendReturned():
@@ -198,16 +205,6 @@ class Cluster:
             case _:
                 pass
 
-    def _ended(self, node: VirtualNode, fact: Finished) -> None:
-        number = request_number(fact.request)
-        if number is None:
-            return
-        job = self.jobs[number]
-        assert job.ended_s is None, f"{self.scenario.name}: request {number} ended twice"
-        job.ended_s = seconds(self.time.now_us)
-        job.ran_at = number_of(NodeId(fact.helper)) if fact.helper else node.number
-        self.done += 1
-
     def _decide_in(self, delay_us: int) -> None:
         if not self._looks:
             self._looks = True
@@ -216,7 +213,7 @@ class Cluster:
     def _decide(self) -> None:
         self._looks = False
         for event, order in self.master.decide():
-            self._hear_lease(event, order)
+            self._hear(event, order)
         due_us = self.master.due_in_us()
         if due_us is not None:
             self.time.after(due_us, self._wake, self.master.heard)
@@ -226,30 +223,63 @@ class Cluster:
             self.master.wake(self.time.now_us)
             self._decide_in(0)
 
-    def _hear_lease(self, event: LeaseEvent, order: OrderKey) -> None:
-        owner = self.nodes[number_of(event.owner)]
-        if owner.alive:
+    def _hear(self, event: LeaseEvent | LinkWord, order: OrderKey) -> None:
+        if isinstance(event, LinkPriced):
+            self._priced[event.link] = event, order
+        if isinstance(event, LeaseEvent) and event.probe and event.slots:
+            self.counts.probes += 1
+        node = self.nodes[number_of(event.helper if isinstance(event, LeaseChecked) else event.owner)]
+        if node.alive:
+            self.later(node, 0, self._take_in, node, event, order)
+
+    def _take_in(self, node: VirtualNode, event: LeaseEvent | LinkWord, order: OrderKey) -> None:
+        now_us = self.time.now_us
+        if isinstance(event, LeaseEvent):
             sent_us = self._sent_us.get(event.basis)
-            self.do(owner, owner.runtime.take_lease(event, order, sent_us, self.time.now_us))
+            self.do(node, node.runtimes[event.owner_model].take_lease(event, order, sent_us, now_us))
+        else:
+            model = event.helper_model if isinstance(event, LeaseChecked) else event.owner_model
+            self.do(node, node.runtimes[model].take_word(event, order, now_us))
 
     # -- a node's doing
 
+    def later(self, node: VirtualNode, after_us: int, what: Callable[..., None], *arguments: Any) -> None:
+        """Let something reach a node: not in its next life, and not while it hangs."""
+        if after_us == 0 and not node.hung:
+            what(*arguments)
+        else:
+            self.time.after(after_us, self._reach, node, node.life, what, arguments)
+
+    def _reach(self, node: VirtualNode, life: int, what: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        if node.life != life:
+            return
+        if node.hung:
+            node.kept_for_later.append((what, arguments))
+        else:
+            what(*arguments)
+
+    def catch_up(self, node: VirtualNode) -> None:
+        """Let a node that came back take what has waited for it."""
+        kept, node.kept_for_later = node.kept_for_later, []
+        for what, arguments in kept:
+            what(*arguments)
+
     def do(self, node: VirtualNode, outputs: list[Output]) -> None:
-        """State the facts and do the actions that a runtime answered with, in their order."""
+        """State the facts and do the actions that a machine answered with, in their order."""
         for output in outputs:
             if isinstance(output, Action):
                 self._act(node, output)
             else:
                 self.state(node, output)
-        due_us = node.runtime.next_timer_us()
+        due_us = node.next_timer_us()
         if due_us is not None and due_us < node.wakes_us:
             node.wakes_us = due_us
-            self.time.at(due_us, self._tick, node, node.life, due_us)
+            self.time.at(due_us, self._reach, node, node.life, self._tick, (node, due_us))
 
-    def _tick(self, node: VirtualNode, life: int, due_us: int) -> None:
-        if node.alive and node.life == life and node.wakes_us == due_us:
+    def _tick(self, node: VirtualNode, due_us: int) -> None:
+        if node.wakes_us == due_us:
             node.wakes_us = NEVER_US
-            self.do(node, node.runtime.tick(self.time.now_us))
+            self.do(node, node.tick(self.time.now_us))
 
     def _act(self, node: VirtualNode, action: Action) -> None:
         match action:
@@ -261,50 +291,88 @@ class Cluster:
                 self.wires.accept(node, action.request)
             case RefuseBorrow():
                 self.wires.refuse(action)
-            case Refuse() | CancelEngine() | CancelLend() | LoadModel():
-                raise AssertionError(f"{self.scenario.name}: {action} though no client leaves and no engine fails")
+            case CancelLend():
+                self.wires.cancel(node, action)
+            case CancelEngine():
+                node.engine.give_up(action.request)
+            case LoadModel():
+                self._load(node, action.model)
+            case Refuse():
+                self.clients.refused(action.request)
             case never:
                 assert_never(never)
 
-    def _submit(self, job: Job) -> None:
-        node, request = self.nodes[job.owner], request_of(job.number)
-        new = NewRequest(request=request, work=self.work_of(request))
-        self.do(node, node.runtime.submit(new, self.time.now_us))
-
     def work_of(self, request: RequestId) -> int:
         """Return the work that a request is taken for, in micro-tokens."""
-        scenario = self.scenario
-        size = self._job(request).size if scenario.size_known else scenario.mean_size_of(0)
+        job = self.clients.job(request)
+        size = job.size if self.scenario.size_known else self.scenario.mean_size_of(job.model)
         return max(1, round(size * UNIT_OF_WORK))
 
+    @staticmethod
+    def model_of(job: Job) -> ModelId:
+        """Return the model that a job asks for."""
+        return model_name(job.model)
+
     def _dispatch(self, node: VirtualNode, action: Dispatch) -> None:
-        job = self._job(action.request)
-        takes_us = us(self.scenario.unit_s[0] * job.size * job.noise / self.scenario.speeds[node.number])
+        job, scenario = self.clients.job(action.request), self.scenario
+        if action.borrowed and node.number in scenario.black_holes:
+            node.engine.take(action.request, _BLACK_HOLE_US, _ERROR)
+            return
+        takes_us = us(scenario.unit_s[job.model] * job.size * job.noise / scenario.speeds[node.number])
         if node.engine.is_idle and not action.borrowed:
-            takes_us += us(self.scenario.handover_s)
+            takes_us += us(scenario.handover_s)
         node.engine.take(action.request, takes_us)
 
-    def _begun(self, request: RequestId) -> None:
-        job = self._job(request)
+    def _begun(self, node: VirtualNode, request: RequestId) -> None:
+        job = self.clients.job(request)
         if job.started_s is None:
             job.started_s = seconds(self.time.now_us)
+        if job.owner != node.number and node.number not in self.scenario.black_holes:
+            self.wires.begun(node, request)
 
-    def _served(self, node: VirtualNode, request: RequestId, took_us: int) -> None:
-        self.do(node, node.runtime.engine_finished(request, EngineResult(status=200), self.time.now_us))
-        self.wires.served(node, request, took_us)
+    def _served(self, node: VirtualNode, request: RequestId, took_us: int, status: int) -> None:
+        self.ended_in_engine(node, request, took_us, EngineResult(status=status, complete=status > 0))
+
+    def ended_in_engine(self, node: VirtualNode, request: RequestId, took_us: int, result: EngineResult) -> None:
+        """Let a node see that its engine is done with a request, well or badly."""
+        model = self.model_of(self.clients.job(request))
+        self.do(node, node.runtimes[model].engine_finished(request, result, self.time.now_us))
+        self.wires.served(node, request, took_us, result.status)
+
+    def _load(self, node: VirtualNode, model: ModelId) -> None:
+        took_s = self.scenario.load_s[node.number] * lognormal_factor(self.dice, self.scenario.load_cv)
+        node.loads += 1
+        node.load_time_s += took_s
+        node.engine.load(model, us(took_s))
+        if self._recorder is not None:
+            self._recorder.loading(node.number, model_number(model), seconds(self.time.now_us))
+
+    def _loaded(self, node: VirtualNode, model: ModelId, took_us: int) -> None:
+        assert node.room is not None, f"{node.name}: loads {model}, which it shares with none"
+        if self._recorder is not None:
+            self._recorder.loading(node.number, None, seconds(self.time.now_us))
+        self.do(node, node.room.loaded(model, took_us, self.time.now_us))
 
     # -- looking
 
-    def _job(self, request: RequestId) -> Job:
-        number = request_number(request)
-        assert number is not None, f"{self.scenario.name}: request {request} was before the run"
-        return self.jobs[number]
-
-    def _note(self) -> None:
-        if self._recorder is None or self.time.now_us < BEGIN_US:
+    def _note(self, recorder: Recorder) -> None:
+        if self.time.now_us < BEGIN_US:
             return
         for node in self.nodes:
-            counts = node.runtime.counts()
-            slots = sum(node.slots.values())
-            sample = Sample(seconds(self.time.now_us), counts.held, counts.in_engine, counts.lent, slots)
-            self._recorder.note(node.number, sample)
+            counts = [runtime.counts() for runtime in node.runtimes.values()]
+            held, in_engine, lent = (
+                sum(getattr(count, name) for count in counts) for name in ("held", "in_engine", "lent")
+            )
+            sample = Sample(seconds(self.time.now_us), held, in_engine, lent, sum(node.slots.values()))
+            recorder.note(node.number, sample)
+
+
+def _teaches_nothing(fact: Fact) -> Fact:
+    """Return a fact without the times that a master would learn from."""
+    match fact:
+        case Finished() | BorrowFinished():
+            return replace(fact, service_us=0)
+        case Loaded() | Restored():
+            return replace(fact, load_us=0)
+        case _:
+            return fact

@@ -1,8 +1,8 @@
 """The master that decides in a simulated cluster: the product's fold and its decisions, without bus, keys and bytes."""
 
 from domain.actions import OrderKey
-from domain.events import ControlEvent, Due, Fact, LeaseChanged, LeaseCleared, LeaseGranted, Observation
-from domain.events.decision import LeaseEvent
+from domain.events import ControlEvent, Due, Fact, Observation
+from domain.events.decision import LeaseEvent, LinkWord
 from domain.ids import Generation, Incarnation, NodeId
 from domain.master.control import fold_control
 from domain.master.decide import Head, decide, finish
@@ -52,9 +52,9 @@ class VirtualMaster:
         due_us = next_due_us(self.state)
         return None if due_us is None else max(0, due_us - self.state.now_us)
 
-    def decide(self) -> list[tuple[LeaseEvent, OrderKey]]:
-        """Commit until nothing follows; return the lease events that owners must hear, with their order."""
-        said: list[tuple[LeaseEvent, OrderKey]] = []
+    def decide(self) -> list[tuple[LeaseEvent | LinkWord, OrderKey]]:
+        """Commit until nothing follows; return what nodes must hear, with its order."""
+        said: list[tuple[LeaseEvent | LinkWord, OrderKey]] = []
         while (decided := decide(self.state, Head(_GENERATION, self._version + 1))).decisions:
             finish(self.state)
             self._version += 1
@@ -62,6 +62,6 @@ class VirtualMaster:
             said += [
                 (decision, (_GENERATION, self._version, index))
                 for index, decision in enumerate(decided.decisions)
-                if isinstance(decision, LeaseGranted | LeaseChanged | LeaseCleared)
+                if isinstance(decision, LeaseEvent | LinkWord)
             ]
         return said

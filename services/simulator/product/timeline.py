@@ -10,6 +10,8 @@ class Timeline:
 
     def __init__(self, now_us: int) -> None:
         self.now_us = now_us
+        self.happened = 0
+        """How many things have happened."""
         self._events: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._turn = 0
 
@@ -26,6 +28,7 @@ class Timeline:
         """Let the next thing happen; tell whether there was one."""
         if not self._events:
             return False
+        self.happened += 1
         self.now_us, _, what, arguments = heapq.heappop(self._events)
         what(*arguments)
         return True

@@ -1,19 +1,22 @@
 """What travels between owners and helpers: a lend's headers, the go-ahead, its body, and what comes back.
 
-Each takes one hop. A node that is down answers nothing; its broken connections are noticed a little later.
+Each takes one hop. A node that is down answers nothing; its broken connections are noticed a little later. One that hangs
+finds what was sent to it when it comes to itself. An answer begins with its service, as a stream's does
+and as the model has it.
 """
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
-from domain.actions import Lend, RefuseBorrow
-from domain.ids import RequestId
+from domain.actions import CancelLend, Lend, RefuseBorrow
+from domain.ids import ModelId, RequestId
 from domain.inputs import BorrowOffer, LendFailure, LendResult
 from services.simulator.product.names import number_of, us
 
 if TYPE_CHECKING:
-    from services.simulator.product.cluster import Cluster, VirtualNode
+    from services.simulator.product.cluster import Cluster
+    from services.simulator.product.node import VirtualNode
 
-_BLACK_HOLE_US: Final = 200_000
 _NOTICED_US: Final = 100_000
 
 
@@ -28,18 +31,24 @@ class Wires:
     def lend(self, owner: "VirtualNode", lend: Lend) -> None:
         """Send the headers of a lend."""
         self._lends[lend.request] = (owner, lend)
-        self._later(self._offer, lend)
+        self._cluster.time.after(self._hop_us, self._offer, lend)
 
-    def _later(self, what: object, *arguments: object, hops: int = 1) -> None:
-        self._cluster.time.after(hops * self._hop_us, what, *arguments)  # type: ignore[arg-type]  # a method of ours
+    def _send(self, node: "VirtualNode", what: Callable[..., None], *arguments: Any, hops: int = 1) -> None:
+        """Let `what` happen at `node` when it gets there; if it restarts meanwhile, it never does."""
+        self._cluster.later(node, hops * self._hop_us, what, *arguments)
+
+    # -- to the helper
 
     def _offer(self, lend: Lend) -> None:
         helper = self._cluster.nodes[number_of(lend.grant.helper)]
-        if helper.number in self._cluster.scenario.black_holes:
-            self._cluster.time.after(_BLACK_HOLE_US, self._fail, lend, "helper_error")
-            return
         if not helper.alive:
-            self._later(self._unreachable, lend)
+            owner, _ = self._lends[lend.request]
+            self._send(owner, self._unreachable, lend)
+        else:
+            self._cluster.later(helper, 0, self._offered, helper, lend)
+
+    def _offered(self, helper: "VirtualNode", lend: Lend) -> None:
+        if not self._is_on(lend):
             return
         offer = BorrowOffer(
             request=lend.request,
@@ -49,77 +58,128 @@ class Wires:
             work=self._cluster.work_of(lend.request),
             slots=lend.grant.slots,
             remaining_us=lend.remaining_us - self._hop_us,
+            may_load=True,
+            restore=True,
         )
-        self._cluster.do(helper, helper.runtime.borrow(offer, self._cluster.time.now_us))
+        runtime = helper.runtimes[ModelId(lend.grant.helper_model)]
+        self._cluster.do(helper, runtime.borrow(offer, self._cluster.time.now_us))
 
     def accept(self, helper: "VirtualNode", request: RequestId) -> None:
         """Say 100 Continue; the body comes after it."""
-        self._later(self._go_ahead, request)
-        self._later(self._body, helper, helper.life, request, hops=2)
-
-    def _go_ahead(self, request: RequestId) -> None:
         if request in self._lends:
             owner, lend = self._lends[request]
-            self._cluster.do(owner, owner.runtime.lend_accepted(request, lend.lease, self._cluster.time.now_us))
+            self._send(owner, self._go_ahead, lend)
+            self._send(helper, self._body, helper, lend, hops=2)
 
-    def _body(self, helper: "VirtualNode", life: int, request: RequestId) -> None:
-        if helper.alive and helper.life == life:
-            self._cluster.do(helper, helper.runtime.borrow_body(request, self._cluster.time.now_us))
+    def _go_ahead(self, lend: Lend) -> None:
+        if self._is_on(lend):
+            owner, _ = self._lends[lend.request]
+            runtime = owner.runtimes[lend.grant.owner_model]
+            self._cluster.do(owner, runtime.lend_accepted(lend.request, lend.lease, self._cluster.time.now_us))
+
+    def _body(self, helper: "VirtualNode", lend: Lend) -> None:
+        if self._is_on(lend):
+            runtime = helper.runtimes[ModelId(lend.grant.helper_model)]
+            self._cluster.do(helper, runtime.borrow_body(lend.request, self._cluster.time.now_us))
+
+    def cancel(self, owner: "VirtualNode", cancel: CancelLend) -> None:
+        """Close a lend's connection from the owner's side."""
+        taken = self._lends.get(cancel.request)
+        if taken is not None and taken[0] is owner and taken[1].lease == cancel.lease:
+            del self._lends[cancel.request]
+            self._close(taken[1], self._hop_us)
+
+    def _close(self, lend: Lend, after_us: int) -> None:
+        helper = self._cluster.nodes[number_of(lend.grant.helper)]
+        if helper.alive:
+            self._cluster.later(helper, after_us, self._gone, helper, lend)
+
+    def _gone(self, helper: "VirtualNode", lend: Lend) -> None:
+        runtime = helper.runtimes[ModelId(lend.grant.helper_model)]
+        self._cluster.do(helper, runtime.borrower_gone(lend.request, self._cluster.time.now_us))
+
+    # -- to the owner
 
     def refuse(self, refusal: RefuseBorrow) -> None:
         """Answer a lend that has not started."""
-        self._later(self._refused, refusal)
+        if refusal.request in self._lends:
+            owner, lend = self._lends[refusal.request]
+            self._send(owner, self._refused, lend, refusal)
 
-    def _refused(self, refusal: RefuseBorrow) -> None:
-        if refusal.request not in self._lends:
+    def _refused(self, lend: Lend, refusal: RefuseBorrow) -> None:
+        owner = self._take(lend)
+        if owner is None:
             return
-        owner, lend = self._lends.pop(refusal.request)
-        now_us = self._cluster.time.now_us
+        runtime, now_us = owner.runtimes[lend.grant.owner_model], self._cluster.time.now_us
         match refusal.status:
             case 409:
-                outputs = owner.runtime.lend_returned(refusal.request, lend.lease, "own_work", now_us)
+                outputs = runtime.lend_returned(lend.request, lend.lease, "own_work", now_us)
             case 503:
-                outputs = owner.runtime.lend_busy(refusal.request, lend.lease, now_us)
+                outputs = runtime.lend_busy(lend.request, lend.lease, now_us)
             case _:
-                outputs = owner.runtime.lend_refused(refusal.request, lend.lease, refusal.code, now_us)
+                outputs = runtime.lend_refused(lend.request, lend.lease, refusal.code, now_us)
         self._cluster.do(owner, outputs)
 
-    def served(self, helper: "VirtualNode", request: RequestId, took_us: int) -> None:
+    def begun(self, helper: "VirtualNode", request: RequestId) -> None:
+        """Let the owner see the answer begin, if the request is another node's."""
+        if request in self._lends and self._lends[request][0] is not helper:
+            owner, lend = self._lends[request]
+            self._send(owner, self._answering, lend)
+
+    def _answering(self, lend: Lend) -> None:
+        if self._is_on(lend):
+            owner, _ = self._lends[lend.request]
+            runtime = owner.runtimes[lend.grant.owner_model]
+            self._cluster.do(owner, runtime.lend_answering(lend.request, lend.lease, self._cluster.time.now_us))
+
+    def served(self, helper: "VirtualNode", request: RequestId, took_us: int, status: int) -> None:
         """Send the answer home, if the request is another node's."""
         if request in self._lends and self._lends[request][0] is not helper:
-            self._later(self._answered, request, took_us)
+            owner, lend = self._lends[request]
+            self._send(owner, self._answered, lend, took_us, status)
 
-    def _answered(self, request: RequestId, took_us: int) -> None:
-        if request in self._lends:
-            owner, lend = self._lends.pop(request)
-            answer = LendResult(status=200, service_us=took_us)
-            self._cluster.do(owner, owner.runtime.lend_answered(request, lend.lease, answer, self._cluster.time.now_us))
+    def _answered(self, lend: Lend, took_us: int, status: int) -> None:
+        if not self._is_on(lend):
+            return
+        if status != 200:
+            self._fail(lend, "helper_error")
+            return
+        owner, _ = self._lends.pop(lend.request)
+        answer = LendResult(status=200, service_us=took_us)
+        runtime = owner.runtimes[lend.grant.owner_model]
+        self._cluster.do(owner, runtime.lend_answered(lend.request, lend.lease, answer, self._cluster.time.now_us))
 
-    def break_off(self, helper: "VirtualNode") -> None:
-        """Break the connections of all that is lent to a node that went down."""
+    def break_off(self, node: "VirtualNode") -> None:
+        """Break the connections of a node that went down: those of what is lent to it, and of what it has lent."""
         for request in sorted(self._lends):
-            _, lend = self._lends[request]
-            if lend.grant.helper == helper.name:
-                self._cluster.time.after(_NOTICED_US, self._fail, lend, "helper_failed")
+            owner, lend = self._lends[request]
+            if lend.grant.helper == node.name:
+                self._cluster.later(owner, _NOTICED_US, self._fail, lend, "helper_failed")
+            elif owner is node:
+                del self._lends[request]
+                self._close(lend, _NOTICED_US)
 
     def _fail(self, lend: Lend, reason: str) -> None:
         owner = self._take(lend)
         if owner is not None:
+            runtime, now_us = owner.runtimes[lend.grant.owner_model], self._cluster.time.now_us
             failure = LendFailure(reason=reason)
-            now_us = self._cluster.time.now_us
-            self._cluster.do(owner, owner.runtime.lend_failed(lend.request, lend.lease, failure, now_us))
+            self._cluster.do(owner, runtime.lend_failed(lend.request, lend.lease, failure, now_us))
 
     def _unreachable(self, lend: Lend) -> None:
         owner = self._take(lend)
         if owner is not None:
-            now_us = self._cluster.time.now_us
-            outputs = owner.runtime.lend_refused(lend.request, lend.lease, "helper_unreachable", now_us)
-            self._cluster.do(owner, outputs)
+            runtime, now_us = owner.runtimes[lend.grant.owner_model], self._cluster.time.now_us
+            self._cluster.do(owner, runtime.lend_refused(lend.request, lend.lease, "helper_unreachable", now_us))
+
+    def _is_on(self, lend: Lend) -> bool:
+        """Tell whether the lend is under way still, and not over, or its request under way again under another lease."""
+        taken = self._lends.get(lend.request)
+        return taken is not None and taken[1] is lend
 
     def _take(self, lend: Lend) -> "VirtualNode | None":
-        """Take a lend off the wire; None if it is over, or under way under another lease."""
-        owner, current = self._lends.get(lend.request, (None, None))
-        if current is not lend:
+        """Take a lend off the wire; None if it is over."""
+        if not self._is_on(lend):
             return None
-        del self._lends[lend.request]
+        owner, _ = self._lends.pop(lend.request)
         return owner
