@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 CONSTRAINTS := -c .ci/constraints.txt
 
-.PHONY: install demo test check lint types fix kills stale campaigns bench clean help
+.PHONY: install demo test check lint types fix kills stale faults campaigns bench clean help
 
 help: ## Say what each target does
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -52,6 +52,9 @@ kills: $(VENV)/.installed ## Kill each part N times at random moments of a burst
 
 stale: $(VENV)/.installed ## Depose N stale masters in a row, on one server and on three (N=50)
 	LEASEWAY_ROUNDS=$(or $(N),50) $(BIN)/python -m pytest -m long tests/integration/test_stale_master_campaign.py
+
+faults: $(VENV)/.installed ## Throw every fault at N simulated clusters, one a seed (N=10000)
+	$(BIN)/python -m tests.simulation.campaign --seeds 0-$$(( $(or $(N),10000) - 1 )) --jobs $(or $(JOBS),1)
 
 campaigns: $(VENV)/.installed ## Run every long campaign
 	$(BIN)/python -m pytest -m long
