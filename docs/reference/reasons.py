@@ -6,19 +6,28 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from domain.master.reasons import REASONS  # the project's root has to be on the path first
+from domain.master.reasons import OUTCOMES, REASONS, TRIGGERS  # the project's root has to be on the path first
 from projections import decision_log, health, loads
 from projections.codes import CODES
 
 HEAD = """# Why a helper got a lease, or did not
 
-Every plan of the master has a verdict for each candidate: `granted`, or `skipped` with one code. Of several that apply, the
-one that stands first here is shown. The numbers beside it (first answer, time per job, switch, quota, gain) are in
-microseconds; how they come about is in [why a lease is priced as it is](../discussions/pricing.md). This page is made from
-`domain/master/reasons.py`.
+Every plan of the master has a verdict for each candidate: an outcome, and a code that says why. The numbers beside it (first
+answer, ready, time per job, switch, way back, idle, quota, gain) are in microseconds; how they come about is in
+[why a lease is priced as it is](../discussions/pricing.md). This page is made from `domain/master/reasons.py` and
+`projections/codes.py`; a test lets each code, outcome and trigger of a plan come out of a history.
 
-| code | meaning |
-|---|---|
+"""
+CODES_HEAD = """
+## Codes of a plan
+Of several that apply, the one that stands first here is shown.
+
+"""
+TRIGGERS_HEAD = """
+## Triggers of a plan
+What made the master look at an owner. Of several since its last plan the strongest is shown: the owner's own queue and timers
+before links and settings, these before what other nodes did.
+
 """
 
 KINDS_HEAD = """
@@ -33,7 +42,20 @@ KINDS = {"Decisions": decision_log.KINDS, "Loads": loads.KINDS, "Health": health
 
 def page() -> str:
     """Return the page."""
-    return HEAD + "".join(f"| `{code}` | {sentence} |\n" for code, sentence in REASONS.items()) + kinds_of_rows()
+    return (
+        HEAD
+        + "## Outcomes of a plan\n\n"
+        + _words("outcome", OUTCOMES)
+        + CODES_HEAD
+        + _words("code", REASONS)
+        + TRIGGERS_HEAD
+        + _words("trigger", TRIGGERS)
+        + kinds_of_rows()
+    )
+
+
+def _words(name: str, table: dict[str, str]) -> str:
+    return f"| {name} | meaning |\n|---|---|\n" + "".join(f"| `{word}` | {about} |\n" for word, about in table.items())
 
 
 def kinds_of_rows() -> str:

@@ -64,6 +64,7 @@ def _add(control: Control, event: LinkAdded) -> None:
     _drop(control, event.link)
     control.gone.pop(event.link, None)
     control.links[event.link] = event
+    control.added[event.link] = True
     owner, helper = owner_key(event.owner, event.owner_model), owner_key(event.helper, event.helper_model)
     control.by_owner[owner] = sorted({*control.by_owner.get(owner, ()), event.link})
     control.by_helper[helper] = sorted({*control.by_helper.get(helper, ()), event.link})

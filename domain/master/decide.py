@@ -108,6 +108,7 @@ def _finish_links(state: State) -> None:
             state.hints.pop(link, None)
             traffic.forget(state, key)
     traffic.sweep(state)
+    control.added = {}
     if next(_of_links(state), None) is None:  # else some of it goes into the next commit
         state.refit, state.failing = {}, {}
         timers.settle(state)
@@ -118,7 +119,6 @@ def merge_touched(state: State) -> None:
     control = state.control
     for key in sorted(control.touched):
         mark(state, key, control.touched[key])
-        state.refit[key] = ""
     control.touched = {}
     if control.touched_all:
         for key in sorted(control.by_owner):

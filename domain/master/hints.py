@@ -25,18 +25,19 @@ def words(state: State) -> Iterator[LinkPriced]:
 
 
 def _refitted(state: State) -> list[LinkId]:
-    """Return the links of which something was measured: through whichever are fewer, the links or the models."""
+    """Return the links that are new or of which something was measured: through whichever are fewer, links or models."""
     control, refit = state.control, state.refit
-    if not refit:
-        return []
+    links = {link for link in control.added if link in control.links}
     if len(control.links) < len(refit):
-        return sorted(
-            link
-            for link, added in control.links.items()
-            if owner_key(added.owner, added.owner_model) in refit
-            or owner_key(added.helper, added.helper_model) in refit
-        )
-    return sorted({link for key in refit for by in (control.by_owner, control.by_helper) for link in by.get(key, ())})
+        for link, added in control.links.items():
+            ends = (owner_key(added.owner, added.owner_model), owner_key(added.helper, added.helper_model))
+            if ends[0] in refit or ends[1] in refit:
+                links.add(link)
+    else:
+        for key in refit:
+            links.update(control.by_owner.get(key, ()))
+            links.update(control.by_helper.get(key, ()))
+    return sorted(links)
 
 
 def _word(state: State, added: LinkAdded) -> LinkPriced | None:
@@ -56,7 +57,7 @@ def _word(state: State, added: LinkAdded) -> LinkPriced | None:
     if own is None or other is None:
         return _said(added, faster=False) if known else None
     faster = other.log < own.log if known else other.log <= own.log - MARGIN_Q32
-    if faster == known:
+    if faster == known and not (faster and added.link in state.control.added):
         return None
     return _said(added, faster, cost_us(unit_q64(other.log), work), cost_us(unit_q64(own.log), work), work)
 

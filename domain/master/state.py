@@ -213,6 +213,8 @@ class Control(msgspec.Struct):
     """What the configuration file states, by full name."""
     touched: dict[str, str] = {}
     """Owner queues whose links changed since the last commit."""
+    added: dict[LinkId, bool] = {}
+    """Links that were made, or made anew, since the last commit: nobody knows anything of them."""
     touched_all: bool = False
     """A setting changed: every owner with work is planned again."""
 

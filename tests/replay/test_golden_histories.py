@@ -15,9 +15,9 @@ from tests.support import golden
 from tests.support.history import CLUSTER, SECRET
 
 END = {
-    "random": "5143c29feebdde031bb7ba21406729b3",
-    "realistic": "b9947d445d598719bf4789ca93db593a",
-    "switch": "59b43666a940f7bc9e90db2fe91678ac",
+    "random": "f4deddabcec3e3369e18e43d50c76ddd",
+    "realistic": "906a6d78385aa5c483ef195fd87ae989",
+    "switch": "ebe3fafeaca3c0c50ae36ca56c569136",
 }
 """Digest of the state at the end, its layout included."""
 

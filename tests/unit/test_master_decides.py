@@ -1,9 +1,5 @@
 """Given facts and links, when the master looks, then these leases with these reasons."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from domain.events import (
@@ -33,7 +29,6 @@ from domain.events import (
     SettingChanged,
 )
 from domain.ids import ModelId, NodeId, RequestId
-from domain.master.reasons import REASONS
 from tests.support.history import borrow, finished, held, lend, link, registered
 from tests.support.stories import ON, M, Story, leases, verdict
 
@@ -356,10 +351,6 @@ def test_verdicts_beyond_sixteen_are_counted_by_code():
     assert sum(count for _, count in row.left_out) == 4
 
 
-def test_each_code_has_a_sentence_and_ranks_are_unique():
-    assert all(sentence.endswith(".") for sentence in REASONS.values())
-
-
 def test_models_of_one_node_are_planned_apart():
     both = Registered(
         url="http://a",
@@ -372,12 +363,6 @@ def test_models_of_one_node_are_planned_apart():
     story.recorder.state("a", both)
     story.recorder.state("a", held("req_k", model="k"))
     assert not [d for d in story.look() if isinstance(d, OwnerPlanned) and d.model == "k"]
-
-
-def test_the_page_of_reasons_is_current():
-    script = Path(__file__).parents[2] / "docs" / "reference" / "reasons.py"
-    check = subprocess.run([sys.executable, str(script), "--check"], check=False)
-    assert check.returncode == 0, f"run: python {script.relative_to(Path(__file__).parents[2])}"
 
 
 def test_a_helpers_price_is_its_own_from_the_set_number_of_samples_on():
