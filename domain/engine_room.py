@@ -101,8 +101,9 @@ class EngineRoom:
         out: list[Output] = [Loaded(model=model, load_us=load_us, cause=cause, displaced=displaced)]
         if cause == "restore":
             out.append(Restored(model=model, load_us=load_us))
-        if model == restore.displaced:
             restore.forget()
+        elif model == restore.displaced:  # borrowed work brought it back
+            self._forget_restore("loaded", out)
         if cause == "borrowed":
             self._fresh_load_us = load_us
         return self._settled(now_us, out)
@@ -165,18 +166,25 @@ class EngineRoom:
             member.lend_held(now_us, out)
         self._load_next(now_us, out)
         self._look_at_restore(now_us, out)
+        own_waits = any(member.own_waits for member in members)
         for member in members:
-            member.announce(out)
+            if member.helps:
+                member.announce(self._why_closed(member, own_waits=own_waits), out)
 
     def serves(self, member: Machines, now_us: int) -> bool:
         """Tell whether requests of `member` may go to the engine now."""
         return self.resident == member.model and self._impatient(now_us) is None
 
     def why_closed(self, member: Machines) -> str:
-        """Return why no borrowed work of `member` is taken: restoring, own_work or engine_down; empty if it is."""
+        """Return why no borrowed work of `member` is taken: draining, restoring, own_work or engine_down; empty if it is."""
+        return self._why_closed(member, own_waits=any(one.own_waits for one in self._members.values()))
+
+    def _why_closed(self, member: Machines, *, own_waits: bool) -> str:
+        if member.draining:
+            return "draining"
         if self._restore.at_once or (self.loading is not None and self._cause == "restore"):
             return "restoring"
-        if any(one.own_waits for one in self._members.values()):
+        if own_waits:
             return "own_work"
         if member.model == self.loading:
             return ""

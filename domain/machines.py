@@ -67,10 +67,10 @@ class Machines:
 
     def why_closed(self) -> str:
         """Return why borrowed work is not taken now; empty if it is."""
-        if self.draining:
-            return "draining"
         if self.room is not None:
             return self.room.why_closed(self)
+        if self.draining:
+            return "draining"
         if self.paused:
             return "engine_down"
         return "own_work" if self.own_waits else ""
@@ -92,7 +92,8 @@ class Machines:
         self.prepare(now_us, out)
         self.fill(now_us, out, borrowed=True)
         self.lend_held(now_us, out)
-        self.announce(out)
+        if self.helps:
+            self.announce(self.why_closed(), out)
         return out
 
     def prepare(self, now_us: int, out: list[Output]) -> None:
@@ -142,11 +143,8 @@ class Machines:
             if request in self.owner:
                 self.owner.served(request, now_us, out)
 
-    def announce(self, out: list[Output]) -> None:
-        """Say once that borrowed work is not taken, and once that it is again."""
-        if not self.helps:
-            return
-        closed = self.why_closed()
+    def announce(self, closed: str, out: list[Output]) -> None:
+        """Say once that borrowed work is not taken, and why, and once that it is again (`closed` is empty then)."""
         if closed != self._announced:
             out.append(NotAccepting(model=self.model, reason=closed) if closed else Accepting(model=self.model))
             self._announced = closed

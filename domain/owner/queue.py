@@ -235,6 +235,8 @@ class OwnerQueue(Custody):
     def expire(self, now_us: int, out: list[Output]) -> None:
         """End the leases, the lends and the held requests whose time is over."""
         self._release_us = None
+        if not self._requests and not self.leases.live:
+            return
         for fact in self.leases.expire(now_us):
             self._say(fact, now_us, out)
         while (own := self._first_cut()) is not None and own.cut_us is not None and own.cut_us <= now_us:

@@ -6,7 +6,9 @@ python -m tests.bench.bench_machines
 import time
 from collections.abc import Callable
 
-from domain.inputs import LendResult
+from domain.engine_room import EngineRoom
+from domain.ids import ModelId, NodeId
+from domain.inputs import LendResult, RoomConfig, RuntimeConfig
 from domain.runtime import ModelRuntime
 from tests.unit.machine_rig import BACK_LINK, LINK, OK, TTL, changed, lease, new, offer, order, rid, runtime
 
@@ -105,6 +107,41 @@ def borrow_and_finish() -> int:
     return _measure("borrow + body + finish", ROUNDS, work)
 
 
+def keep() -> int:
+    """A request comes and a lent one is answered, under a lease with prices on both sides, so that one is always kept."""
+    made = runtime(held_max=10 * HELD)
+    made.take_lease(lease(slots=1, owner_job_us=100_000_000, work=1000, ttl_us=1000 * TTL), order(1), 0, 0)
+    for number in range(HELD + 2):
+        made.submit(new(number), 0)
+    name = lease().lease
+
+    def work() -> None:
+        for number in range(1, ROUNDS + 1):
+            made.submit(new(HELD + 1 + number), number)
+            made.lend_answered(rid(number), name, LendResult(), number)
+
+    return _measure("the same with one kept for the helper", ROUNDS, work)
+
+
+def room() -> int:
+    """A request comes and one leaves the engine, for the loaded one of eight models that share a runtime."""
+    shared = EngineRoom(RoomConfig(node=NodeId("n1"), runtime="gpu"))
+    models = [ModelRuntime(RuntimeConfig(node=NodeId("n1"), model=ModelId(f"m{number}"))) for number in range(8)]
+    for made in models:
+        shared.join(made)
+        made.set_links([], [BACK_LINK], 0)
+    shared.begin(models[0].model, 0)
+    for number in range(HELD + 2):
+        models[0].submit(new(number), 0)
+
+    def work() -> None:
+        for number in range(ROUNDS):
+            models[0].submit(new(HELD + 2 + number), number)
+            models[0].engine_finished(rid(number), OK, number)
+
+    return _measure("submit + finish, 8 models in one runtime", ROUNDS, work)
+
+
 def timers() -> int:
     """The node asks when to wake up."""
     made = _with_held()
@@ -123,6 +160,8 @@ def main() -> None:
         submit_and_finish,
         unenrolled,
         lend_and_answer,
+        keep,
+        room,
         cancel_in_the_middle,
         renew,
         borrow_and_finish,

@@ -15,6 +15,7 @@ from domain.events import (
     Loaded,
     NativeWaited,
     NotAccepting,
+    RestoreCancelled,
     RestoreScheduled,
 )
 from domain.ids import LinkId, ModelId, NodeId
@@ -306,6 +307,13 @@ def test_an_own_request_cancels_the_restore():
     assert "RestoreCancelled" in told(outputs)
     rig.done(B, 2, 20 * SECOND)
     assert rig.room.next_timer_us() is None
+
+
+def test_borrowed_work_that_brings_the_displaced_model_back_itself_settles_the_restore():
+    rig = displacing()
+    rig.borrow(A, 2, 10 * SECOND)
+    outputs = rig.room.loaded(A, SECOND, 11 * SECOND)
+    assert (of(outputs, RestoreCancelled).reason, rig.room.displaced) == ("loaded", None)
 
 
 def test_an_own_load_settles_what_is_loaded_and_nothing_is_owed_back():
