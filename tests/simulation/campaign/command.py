@@ -90,7 +90,7 @@ def _campaign(seeds: range, bug: str, jobs: int, *, most: int) -> int:
     print(
         f"{counts['runs']} seeds, {len(failed)} with violations: {counts['requests']} requests, {counts['lends']} lends, "
         f"{counts['starts']} starts, {counts['commits']} commits, {counts['faults']} faults, "
-        f"{counts['virtual_s'] / 3600:.1f} h of virtual time in {took_s:.0f} s ({counts['runs'] / took_s:.1f} seeds/s)"
+        f"{counts['virtual_s'] / 3600:.1f} h of virtual time in {took_s:.0f} s ({counts['runs'] / took_s:.1f} a second)"
     )
     return 1 if failed else 0
 
