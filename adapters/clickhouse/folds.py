@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from adapters.clickhouse.pages import Row, believed, merged
+from adapters.clickhouse.pages import Place, Row, believed, merged
 from adapters.clickhouse.queries import DECISION_FILTERS, Asked, conditions_of, shown_columns, streams_of
 from adapters.clickhouse.store import Store
 
@@ -21,19 +21,41 @@ def folded(store: Store, columns: Sequence[str], folded_by: Sequence[str], asked
 
 
 def _of_stream(store: Store, stream: str, columns: Sequence[str], folded_by: Sequence[str], asked: Asked) -> list[Row]:
+    runs = _runs(store, stream, folded_by, asked)
+    if not runs:
+        return []
+    # the window above has few columns, so that it is quick; all of them are read of the runs' newest rows alone
+    names = ", ".join(("stream", "epoch", "seq", "at_ns", "item", *shown_columns(columns)))
+    rows = store.query(
+        f"SELECT {names} FROM decisions WHERE stream = {{stream:String}} AND seq IN {{seqs:Array(UInt64)}} "  # noqa: S608
+        "LIMIT 1 BY epoch, seq, item",
+        {"stream": stream, "seqs": sorted({place[1] for place in runs})},
+    )
+    found = [row | runs[_place(row)] for row in rows if _place(row) in runs]
+    return sorted(found, key=_place)
+
+
+def _runs(store: Store, stream: str, folded_by: Sequence[str], asked: Asked) -> dict[Place, Row]:
+    """Return (rows, first_at_ns) of the newest runs, by the place of the newest row of each."""
     conditions = conditions_of(asked, DECISION_FILTERS)
     where = " AND ".join(["stream = {stream:String}", *(condition.sql for condition in conditions), *believed(stream)])
     parameters: dict[str, object] = {"stream": stream, "limit": asked.limit, "scanned": SCANNED_MAX}
     parameters |= {condition.name: condition.value for condition in conditions}
-    names = ", ".join(("stream", "epoch", "seq", "at_ns", "item", *shown_columns(columns)))
     once = "producer, incarnation, pseq, item" if stream == "LW_EVENTS" else "epoch, seq, item"
     run = ", ".join(("epoch", "fold_id", *folded_by))
     # every name in this text is ours; what callers say stands only in `parameters`
     statement = (
-        f"SELECT *, toUInt64(count() OVER run) AS rows, min(at_ns) OVER run AS first_at_ns FROM ("  # noqa: S608
-        f"SELECT * FROM (SELECT {names} FROM decisions WHERE {where} "
+        f"SELECT epoch, seq, item, toUInt64(count() OVER run) AS rows, min(at_ns) OVER run AS first_at_ns FROM ("  # noqa: S608
+        f"SELECT * FROM (SELECT seq, at_ns, item, producer, incarnation, pseq, {run} FROM decisions WHERE {where} "
         "ORDER BY stream DESC, epoch DESC, seq DESC, item DESC LIMIT {scanned:UInt32}) "
         f"LIMIT 1 BY {once}) WINDOW run AS (PARTITION BY {run}) "
         f"ORDER BY epoch DESC, seq DESC, item DESC LIMIT 1 BY {run} LIMIT {{limit:UInt32}}"
     )
-    return sorted(store.query(statement, parameters), key=lambda row: (row["epoch"], row["seq"], row["item"]))
+    return {
+        _place(row): {"rows": row["rows"], "first_at_ns": row["first_at_ns"]}
+        for row in store.query(statement, parameters)
+    }
+
+
+def _place(row: Row) -> Place:
+    return row["epoch"], row["seq"], row["item"]
