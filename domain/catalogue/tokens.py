@@ -31,6 +31,44 @@ ROUGH_ANSWER: Final = 256
 """The guess that stands in for a model that was never measured, where some figure is needed."""
 
 
+class Measure(msgspec.Struct, frozen=True, kw_only=True):
+    """What a profile says now, worked out: asking it costs next to nothing."""
+
+    ratio: int
+    """Bytes per token, the mean; Q32. 0 if none was measured."""
+    low_ratio: int
+    """Bytes per token that nearly every body has at least; Q32. 0 without samples enough."""
+    answer: int
+    """Tokens of the mean answer; -1 if none was measured."""
+    long_answer: int
+    """Tokens that 95 of 100 answers stay within."""
+
+    def estimate(self, size_bytes: int, max_tokens: int | None, reserve: int) -> int | None:
+        """Return the tokens of prompt and answer that a request of `size_bytes` surely does not exceed.
+
+        None without a measured profile: then nobody knows whether it fits a window. `max_tokens` is the client's own bound of the
+        answer; without one, the answer has what 95 of 100 had, and at least `reserve` (`scheduling_context_reserve`).
+        """
+        if not self.low_ratio:
+            return None
+        answer = max_tokens if max_tokens is not None else max(reserve, self.long_answer)
+        return min(_tokens(size_bytes, self.low_ratio) + answer, TOKENS_MAX)
+
+    def expected(self, size_bytes: int, max_tokens: int | None) -> int:
+        """Return the tokens of prompt and answer that a request of `size_bytes` is most likely to have; at least 1.
+
+        Without a sample this is a rough guess (four bytes a token, answers of 256): some figure is needed.
+        """
+        if self.ratio:
+            prompt = _tokens(size_bytes, self.ratio)
+        else:
+            prompt = fixed.ceil_div(min(size_bytes, SIZE_MAX), ROUGH_BYTES_PER_TOKEN)
+        answer = self.answer if self.answer >= 0 else ROUGH_ANSWER
+        if max_tokens is not None:
+            answer = min(answer, max_tokens) if self.answer >= 0 else max_tokens
+        return max(1, min(prompt + answer, TOKENS_MAX))
+
+
 class TokenProfile(msgspec.Struct):
     """What was measured of one model's traffic."""
 
@@ -55,40 +93,31 @@ class TokenProfile(msgspec.Struct):
         """Whether there are samples enough for an estimate."""
         return len(self.ratio_logs) >= MEASURED_FROM
 
-    def estimate(self, size_bytes: int, max_tokens: int | None, reserve: int) -> int | None:
-        """Return the tokens of prompt and answer that a request of `size_bytes` surely does not exceed.
+    def measure(self) -> Measure:
+        """Return what the samples say now. It holds until the next `learn`."""
+        count, answers = len(self.ratio_logs), self.answers
+        mean = sum(self.ratio_logs) // count if count else 0
+        return Measure(
+            ratio=_ratio(mean) if count else 0,
+            low_ratio=_ratio(mean - DEVIATIONS * self._spread()) if self.measured else 0,
+            answer=sum(answers) // len(answers) if answers else -1,
+            long_answer=sorted(answers)[fixed.ceil_div(95 * len(answers), 100) - 1] if answers else 0,
+        )
 
-        None without a measured profile: then nobody knows whether it fits a window. `max_tokens` is the client's own bound of the
-        answer; without one, the answer has what 95 of 100 had, and at least `reserve` (`scheduling_context_reserve`).
-        """
-        if not self.measured:
-            return None
-        count = len(self.ratio_logs)
-        total = sum(self.ratio_logs)
-        # n * sum(x^2) - (sum x)^2 = n * (n - 1) * variance, exact; (n + 1) / n allows for the mean's own error
-        squares = count * sum(log * log for log in self.ratio_logs) - total * total
-        spread = _root(squares * (count + 1) // (count * count * (count - 1)))
-        prompt = _tokens(size_bytes, total // count - DEVIATIONS * spread)
-        answer = max_tokens if max_tokens is not None else max(reserve, self._answer_p95())
-        return min(prompt + answer, TOKENS_MAX)
+    def estimate(self, size_bytes: int, max_tokens: int | None, reserve: int) -> int | None:
+        """Return what `measure` says of one request."""
+        return self.measure().estimate(size_bytes, max_tokens, reserve)
 
     def expected(self, size_bytes: int, max_tokens: int | None) -> int:
-        """Return the tokens of prompt and answer that a request of `size_bytes` is most likely to have; at least 1.
+        """Return what `measure` says of one request."""
+        return self.measure().expected(size_bytes, max_tokens)
 
-        Without a sample this is a rough guess (four bytes a token, answers of 256): some figure is needed.
-        """
-        if self.ratio_logs:
-            prompt = _tokens(size_bytes, sum(self.ratio_logs) // len(self.ratio_logs))
-        else:
-            prompt = fixed.ceil_div(min(size_bytes, SIZE_MAX), ROUGH_BYTES_PER_TOKEN)
-        answer = sum(self.answers) // len(self.answers) if self.answers else ROUGH_ANSWER
-        if max_tokens is not None:
-            answer = min(answer, max_tokens) if self.answers else max_tokens
-        return max(1, min(prompt + answer, TOKENS_MAX))
-
-    def _answer_p95(self) -> int:
-        ordered = sorted(self.answers)
-        return ordered[fixed.ceil_div(95 * len(ordered), 100) - 1] if ordered else 0
+    def _spread(self) -> int:
+        """Return the standard deviation of the ratios' logarithms, with the error of their mean."""
+        count, total = len(self.ratio_logs), sum(self.ratio_logs)
+        # n * sum(x^2) - (sum x)^2 = n * (n - 1) * variance, exact; (n + 1) / n allows for the mean's own error
+        squares = count * sum(log * log for log in self.ratio_logs) - total * total
+        return _root(squares * (count + 1) // (count * count * (count - 1)))
 
 
 def _root(value: int) -> int:
@@ -101,7 +130,11 @@ def _root(value: int) -> int:
     return root
 
 
-def _tokens(size_bytes: int, ratio_log: int) -> int:
-    """Return the tokens of `size_bytes` at e**ratio_log bytes a token, rounded up; a token has at least a hundredth of a byte."""
-    ratio = max(fixed.exp_q32(ratio_log), fixed.ONE // 100)
+def _ratio(ratio_log: int) -> int:
+    """Return e**ratio_log bytes a token in Q32; a token has at least a hundredth of a byte."""
+    return max(fixed.exp_q32(ratio_log), fixed.ONE // 100)
+
+
+def _tokens(size_bytes: int, ratio: int) -> int:
+    """Return the tokens of `size_bytes` at `ratio` bytes a token, rounded up."""
     return min(fixed.ceil_div(min(size_bytes, SIZE_MAX) << 32, ratio), TOKENS_MAX)

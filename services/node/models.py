@@ -90,7 +90,7 @@ class Models:
             connections=max(_CONNECTIONS, model.slots),
             busy=lambda: serving.runtime.counts().in_engine > 0,
         )
-        sizes = Sizes(model.lane, lambda: self._view.setting("scheduling_context_reserve"))
+        sizes = Sizes(model.lane, lambda: self._view.setting("scheduling_context_reserve"), self._clock)
         served = Served(serving=serving, life=life, sizes=sizes)
         if shared is not None:
             shared.join(served)

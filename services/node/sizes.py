@@ -4,26 +4,32 @@ from collections.abc import Callable
 from typing import Final
 
 from adapters.http.body import ReadRequest
-from domain.catalogue.tokens import TokenProfile
+from domain.catalogue.tokens import WINDOW, TokenProfile
 from domain.catalogue.work import work_of
 from domain.ids import RequestId
 from domain.inputs import EngineResult, NewRequest
+from domain.ports import Clock
 
 _LENT_BYTES_MAX: Final = 8 * 1024 * 1024
+_LEARN_US: Final = 100_000
+"""Of traffic that is denser than one answer in this time a part is measured: it says the same, and costs nothing then."""
 
 
 class Sizes:
     """Measures one model's own traffic, and estimates by it."""
 
-    def __init__(self, lane: str, reserve: Callable[[], int]) -> None:
+    def __init__(self, lane: str, reserve: Callable[[], int], clock: Clock) -> None:
         """Begin without a measurement. `reserve`: tokens kept for an answer of which the client states no bound, at least."""
-        self._lane, self._reserve = lane, reserve
+        self._lane, self._reserve, self._clock = lane, reserve, clock
         self.profile = TokenProfile()
+        self._measure = self.profile.measure()
+        self._learn_from_us = 0
 
     def describe(self, request: RequestId, read: ReadRequest) -> NewRequest:
         """Return what there is to say of a request. `est_tokens` is 0 while nothing is measured: then nobody knows."""
-        estimate = self.profile.estimate(read.text_bytes, read.max_tokens, self._reserve())
-        expected = self.profile.expected(read.text_bytes, read.max_tokens) + read.image_tokens
+        text_bytes = read.text_bytes
+        estimate = self._measure.estimate(text_bytes, read.max_tokens, self._reserve())
+        expected = self._measure.expected(text_bytes, read.max_tokens) + read.image_tokens
         size_bytes = len(read.body)
         why = "too_large" if size_bytes > _LENT_BYTES_MAX else ""
         return NewRequest(
@@ -40,8 +46,12 @@ class Sizes:
 
     def learn(self, read: ReadRequest, result: EngineResult) -> None:
         """Take what the model's own engine stated of a request that it answered; it may have stated nothing."""
-        if result.status == 200 and not read.images:
-            # an engine that counts says at least one token of a prompt; without that it did not count
-            counted = result.tokens_in > 0
-            answer_tokens = result.tokens_out if counted else None
-            self.profile.learn(read.text_bytes, result.tokens_in if counted else None, answer_tokens)
+        # an engine that counts says at least one token of a prompt; without that it did not count
+        if result.status != 200 or result.tokens_in <= 0 or read.images:
+            return
+        now_us = self._clock.monotonic_us()
+        if now_us < self._learn_from_us and len(self.profile.answers) >= WINDOW:
+            return
+        self._learn_from_us = now_us + _LEARN_US
+        self.profile.learn(read.text_bytes, result.tokens_in, result.tokens_out)
+        self._measure = self.profile.measure()

@@ -4,7 +4,9 @@ from typing import Any
 
 import msgspec
 
+from adapters.clock import SystemClock
 from adapters.http.body import ReadRequest, parse
+from domain.catalogue.tokens import WINDOW
 from domain.ids import RequestId
 from domain.inputs import EngineResult, NewRequest
 from services.node.sizes import Sizes
@@ -22,14 +24,14 @@ def told(sizes: Sizes, **more: Any) -> NewRequest:
 
 
 def test_before_a_measurement_nobody_knows_whether_it_fits_and_work_is_a_guess_by_bytes():
-    sizes = Sizes("text", lambda: 256)
+    sizes = Sizes("text", lambda: 256, SystemClock())
     new = told(sizes, max_tokens=100)
     assert new.est_tokens == 0
     assert new.work == (-(-new.size_bytes // 4) + 100) * 1_000_000
 
 
 def test_work_and_estimate_follow_what_the_models_own_answers_used():
-    sizes = Sizes("text", lambda: 256)
+    sizes = Sizes("text", lambda: 256, SystemClock())
     for _ in range(5):
         sizes.learn(read(max_tokens=100), EngineResult(tokens_in=500, tokens_out=40))
     new = told(sizes, max_tokens=100)
@@ -38,8 +40,28 @@ def test_work_and_estimate_follow_what_the_models_own_answers_used():
     assert told(sizes).est_tokens >= 490 + 256
 
 
+class Hands(SystemClock):
+    """A clock that a test sets."""
+
+    now_us = 0
+
+    def monotonic_us(self) -> int:
+        return self.now_us
+
+
+def test_of_dense_traffic_a_part_is_measured_once_the_window_is_full():
+    clock = Hands()
+    sizes = Sizes("text", lambda: 256, clock)
+    for _ in range(WINDOW):
+        sizes.learn(read(), EngineResult(tokens_in=500, tokens_out=40))
+    for at_ms in range(0, 1000, 10):
+        clock.now_us = at_ms * 1000
+        sizes.learn(read(), EngineResult(tokens_in=250, tokens_out=41))
+    assert sizes.profile.answers.count(41) == 9
+
+
 def test_answers_that_failed_or_did_not_count_teach_nothing():
-    sizes = Sizes("text", lambda: 256)
+    sizes = Sizes("text", lambda: 256, SystemClock())
     for result in (EngineResult(status=500, tokens_in=500), EngineResult(), EngineResult(tokens_out=7)):
         sizes.learn(read(), result)
     sizes.learn(read(text=[IMAGE]), EngineResult(tokens_in=500, tokens_out=40))  # type: ignore[arg-type]
@@ -47,13 +69,13 @@ def test_answers_that_failed_or_did_not_count_teach_nothing():
 
 
 def test_a_request_with_an_image_is_lendable_and_says_that_it_needs_eyes():
-    new = told(Sizes("text", lambda: 256), text=[IMAGE])
+    new = told(Sizes("text", lambda: 256, SystemClock()), text=[IMAGE])
     assert (new.vision, new.lendable, new.not_lendable) == (True, True, "")
     assert new.work < 3000 * 1_000_000  # its text and the image's own tokens, not the bytes of its base64
 
 
 def test_the_work_of_pictures_is_size_by_steps_by_number():
-    sizes = Sizes("image", lambda: 256)
+    sizes = Sizes("image", lambda: 256, SystemClock())
     one = told(sizes, size="1024x1024", steps=20)
     four = told(sizes, size="512x512", steps=40, n=4)
     assert one.work == 20_000_000
@@ -61,5 +83,5 @@ def test_the_work_of_pictures_is_size_by_steps_by_number():
 
 
 def test_a_body_of_more_than_eight_megabytes_is_not_lent():
-    new = told(Sizes("text", lambda: 256), text="x" * (8 * 1024 * 1024 + 1))
+    new = told(Sizes("text", lambda: 256, SystemClock()), text="x" * (8 * 1024 * 1024 + 1))
     assert (new.lendable, new.not_lendable) == (False, "too_large")
