@@ -16,8 +16,6 @@ from domain.master.state import Lease, State
 
 LEASE_EVENTS_PER_PLAN_MAX: Final = 24
 """Lease events of one plan; an owner with more to say is planned again in the next commit."""
-_ENDS_EMPTY: Final = frozenset({reasons.NOTHING_LENDABLE, *reasons.PRICED_OUT})
-"""Codes with which a lease ends only once nothing is out under it any more."""
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -53,17 +51,23 @@ def _lease_events(state: State, key: str, planned: Plan, head: Head, index: int)
 
 
 def _end(state: State, lease: Lease, reason: str) -> LeaseChanged | LeaseCleared | None:
-    """Return the event that ends the lease; or narrows it to what is out, or None, while the last of that is on its way.
+    """Return the event that ends the lease; or narrows it to what is out, or None, while some of that is on its way.
 
     A helper that has heard of the end turns away what comes after, and that may never be lent again. So a lease that ends for
-    want of lendable work, or because it pays no more, lives until what was lent under it is home.
+    want of lendable work lives until what was lent under it is home, and one that pays no more until the helper has it: under a
+    narrowed one, whatever comes home is followed by another.
     """
     event = lease.event
-    out = slots.count_open(state, slots.use_key(event.link, event.owner, event.helper))
-    if out and leases.is_live(state, lease) and reason in _ENDS_EMPTY:
-        if out >= event.slots or reason == reasons.NOTHING_LENDABLE:
+    over = slots.use_key(event.link, event.owner, event.helper)
+    out = slots.count_open(state, over)
+    if out and leases.is_live(state, lease):
+        if reason == reasons.NOTHING_LENDABLE:
             return None
-        return LeaseChanged(**{**_fields(lease), "slots": out, "reason": reason, "basis": _basis(state, event.owner)})
+        if reason in reasons.PRICED_OUT and slots.is_on_its_way(state, over):
+            if out >= event.slots:
+                return None
+            changed = {**_fields(lease), "slots": out, "reason": reason, "basis": _basis(state, event.owner)}
+            return LeaseChanged(**changed)
     return LeaseCleared(**{**_fields(lease), "slots": 0, "reason": reason, "basis": _basis(state, event.owner)})
 
 

@@ -47,6 +47,12 @@ def count_open(state: State, key: str) -> int:
     return sum(is_open(use) for use in uses.values()) if uses else 0
 
 
+def is_on_its_way(state: State, key: str) -> bool:
+    """Tell whether something is lent over a link that the helper has not accepted yet."""
+    uses = state.uses.get(key)
+    return any(is_open(use) and not use.accepted for use in uses.values()) if uses else False
+
+
 def lent(state: State, key: str, request: RequestId, work: int, by: NodeId) -> bool:
     """Note that the owner `by` sends the request: it opens a slot. False where it has opened too many."""
     use = _use(state, key, request, work, by)

@@ -211,7 +211,7 @@ def test_a_lease_names_what_its_owner_has_to_know_of_the_helper():
     assert granted.ready_us == pricing.TURNAROUND_US
 
 
-def test_a_lease_that_pays_no_more_is_narrowed_to_what_is_out_and_cleared_when_that_is_home():
+def test_a_lease_that_pays_no_more_is_narrowed_to_what_is_on_its_way_and_cleared_once_the_helper_has_it():
     story = Story()
     story.burst(10)
     lent(story, "req_2")
@@ -221,8 +221,18 @@ def test_a_lease_that_pays_no_more_is_narrowed_to_what_is_out_and_cleared_when_t
     story.recorder.state("a", finished("req_1"))
     changed = [d for d in story.look() if isinstance(d, LeaseChanged)]
     assert [(d.slots, d.reason) for d in changed] == [(1, "cost_rejected")]
-    story.recorder.state("a", lend(LendAnswered, "req_2", ON, status=200, service_us=1))
-    story.recorder.state("b", held("req_own"))
+    begun(story, "req_2")
+    story.recorder.state("a", QueueSnapshot(model=M, held=1, in_engine=0, lent=1))
+    assert leases(story.look())[-1] == ("LeaseCleared", "b", 0)
+
+
+def test_a_lease_that_pays_no_more_is_not_kept_for_what_the_helper_already_works_on():
+    story = Story()
+    story.burst(10)
+    lent(story, "req_2")
+    begun(story, "req_2")
+    for i in (*range(3, 9), 0, 1):
+        story.recorder.state("a", finished(f"req_{i}"))
     assert leases(story.look())[-1] == ("LeaseCleared", "b", 0)
 
 
