@@ -17,6 +17,23 @@ Facts that the master did not believe are in `events`, and named in `rejected`; 
 `(epoch, seq) NOT IN (SELECT event_epoch, event_seq FROM rejected)`. Prompts and answers are in no table.
 
 Rows are dropped by day after `cluster.offload_decisions_retention` (default 30 days).
+
+## Read them over HTTP
+
+The projector answers `GET` at its own port (loopback by default), JSON only:
+
+| path | filters |
+|---|---|
+| `/v1/decisions` | `owner`, `helper`, `kind`, `reason`, `request`, `outcome`, `link`, `lease`, `side`; `folded=true` |
+| `/v1/requests` | `owner`, `helper`, `request`, `outcome`, `model`, `code` |
+| `/v1/loads` | `node`, `model`, `kind`, `cause` |
+| `/v1/health` | `node`, `model`, `kind` |
+| `/v1/events` | `event`, `producer`, `stream`, `subject` (its beginning), `bodies=true` |
+| `/v1/stats` | `window_s` |
+
+All but the last take `limit` (100, at most 1000), `since_ns` and `until_ns` (stamps from and before), and `after`: the `next` of an
+earlier answer, or nothing for the beginning. Without `after` they give the newest rows. Folded decisions are one row for each run of
+rows that say the same, with `rows` and `first_at_ns`; they are the newest ones only.
 """
 
 
