@@ -18,6 +18,7 @@ from domain.events import (
     LeaseChanged,
     LeaseCleared,
     LeaseGranted,
+    ModelInfo,
     NodeSnapshot,
     OwnerPlanned,
     Registered,
@@ -91,12 +92,20 @@ SAID = st.tuples(
 )
 
 
+def serving(name: str) -> Registered:
+    """Return a registration with two models; those of b share a runtime."""
+    infos = tuple(
+        ModelInfo(id=ModelId(each), local_id=each, context=8192, runtime="gpu" if name == "b" else "") for each in "mk"
+    )
+    return Registered(url="http://h", models=infos, version="1", depth=2)
+
+
 def folded(said: list[tuple[str, Input, int, int]]) -> State:
     """Fold facts that no reader has judged, in a cluster with links, deciding now and then."""
     master = Master()
     story = Recorder()
     for name in NODES:
-        story.state(name, registered())
+        story.state(name, serving(name))
     for each in LINKS:
         story.decree(each)
     master.take(story.facts, story.control)
@@ -139,7 +148,7 @@ def test_what_passes_the_reader_keeps_every_promise_whoever_signed_it(
 ):
     story, master = Recorder(), Master()
     for name in NODES:
-        story.state(name, registered())
+        story.state(name, serving(name))
     for each in LINKS:
         story.decree(each)
     for speaker, fact, ahead, step_us in said:
@@ -198,6 +207,15 @@ def kept(state: State, made: Commit) -> None:
         assert lease.link in state.control.links
         assert lease.slots >= 1
         assert taken_by_others(state, lease) + lease.slots <= helper.depth
+        assert taken_by_others(state, lease, sibling=True) == 0
+        assert not any(
+            queue.held or queue.engine
+            for model in siblings(state, lease)
+            if (queue := state.queues.get(f"{lease.helper}/{model}")) is not None
+        )
+        breaker = state.breakers.get(f"{lease.helper}/{lease.helper_model}")
+        assert breaker is None or (breaker.state == "half_open" and lease.slots == 1)
+        assert lease.slots == 1 or not lease.probe
     for key, links in state.control.by_helper.items():
         owed = sum(
             state.leases[on].event.slots for on in links if on in state.leases and is_live(state, state.leases[on])
@@ -205,12 +223,27 @@ def kept(state: State, made: Commit) -> None:
         assert owed <= 1024, key
 
 
-def taken_by_others(state: State, lease: LeaseGranted | LeaseChanged) -> int:
-    """Count every other link to the same helper's model by hand, over all that the state knows, linked or not."""
+def siblings(state: State, lease: LeaseGranted | LeaseChanged) -> list[ModelId]:
+    """Return the models that share the runtime of a lease's helper, itself among them, as they were registered."""
+    models = state.nodes[lease.helper].models
+    runtime = models[lease.helper_model].runtime
+    return [
+        model for model, info in models.items() if model == lease.helper_model or (runtime and info.runtime == runtime)
+    ]
+
+
+def taken_by_others(state: State, lease: LeaseGranted | LeaseChanged, *, sibling: bool = False) -> int:
+    """Count every other link to the same helper's model by hand, over all that the state knows, linked or not.
+
+    `sibling`: count those to the other models of its runtime instead.
+    """
     known = {**state.control.gone, **state.control.links}
+    models = {lease.helper_model}
+    if sibling:
+        models = set(siblings(state, lease)) - models
     total = 0
     for on, added in known.items():
-        if on != lease.link and (added.helper, added.helper_model) == (lease.helper, lease.helper_model):
+        if on != lease.link and added.helper == lease.helper and added.helper_model in models:
             uses = state.uses.get(slots.key_of(added), {})
             out = sum(max(u.lent, u.accepted) > max(u.lent_closed, u.accepted_closed) for u in uses.values())
             other = state.leases.get(on)
@@ -291,6 +324,12 @@ FLOODS: list[tuple[str, Any]] = [
         "lends over one link",
         lambda i: _made("lend.lent", request=f"req_{i}", model="m", helper="b", link=LINKS[0].link),
     ),
+    (
+        "traffic over links, one after another",
+        lambda i: _made(("lend.lent", "lend.answered")[i % 2], request="r", model="m", helper="b", link=f"{i // 2}"),
+    ),
+    ("failures", lambda i: _made("borrow.finished", request=f"r{i}", model=f"m{i}", owner="c", link="x", ok=False)),
+    ("loads", lambda i: _made("model.load_started", model=f"m{i}", cause="own")),
     ("borrowing", lambda i: _made("borrow.accepted", request=f"req_{i}", model="m", owner="c", link=f"{i}")),
     ("not accepting", lambda i: _made("status.not_accepting", model=f"m{i}", reason="x")),
     (
@@ -328,7 +367,10 @@ def test_one_node_fills_no_more_of_the_master_than_its_share(what: str, make: An
     assert sum(len(queue.held) + len(queue.engine) + len(queue.lent) for queue in queues) <= 17_000
     assert sum(len(uses) for uses in state.uses.values()) <= 4_096
     assert len(state.fits) + len(state.queues) + len(state.nodes[NodeId("a")].not_accepting) <= 3
-    assert len(state.nodes[NodeId("a")].parts) <= 65_000
+    node = state.nodes[NodeId("a")]
+    assert len(node.parts) <= 65_000
+    assert len(state.traffic) <= 4_096
+    assert len(node.rooms) + len(node.borrowed) + len(state.refit) + len(state.failing) <= 10_000
     assert encode_state(state)
 
 
