@@ -3,7 +3,6 @@
 All of it: python -m tests.simulation.campaign --seeds 0-9999 and --bugs all (docs/contributing/fault-campaign.md).
 """
 
-import asyncio
 import logging
 import os
 import subprocess
@@ -14,7 +13,7 @@ import pytest
 
 from tests.simulation.campaign import bugs
 from tests.simulation.campaign.command import find, run_planted
-from tests.simulation.campaign.loop import SimLoop
+from tests.simulation.campaign.loop import SimLoop, pass_time
 from tests.simulation.campaign.world import run_seed
 
 SEEDS, AT_ONCE = 300, 50
@@ -91,7 +90,7 @@ class Ticker:
     async def _tick(self) -> None:
         try:
             while True:
-                await asyncio.sleep(1)
+                await pass_time(1)
                 self.ran_s.append(self.loop.time())
         finally:
             self.ran_s.append(-1)

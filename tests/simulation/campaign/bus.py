@@ -19,7 +19,7 @@ from adapters.memory.stream import MemoryStream
 from domain.errors import NoAnswerError, PublishUnknownError
 from domain.ports import Bounds, Stored, StoredMessage
 from domain.subjects import CONTROL, DECISIONS, EVENTS, LEDGER, SNAPSHOTS
-from tests.simulation.campaign.loop import Process, SimLoop, SkewedClock
+from tests.simulation.campaign.loop import Process, SimLoop, SkewedClock, pass_time
 
 ANSWER_US = 2_000_000
 """How long a publisher waits; after it, the publish is unknown."""
@@ -209,10 +209,10 @@ class Port:
     async def ask(self, what: Callable[[], Any]) -> Any:
         """Return what the server says to a question."""
         if self.cut or not self._server.up:
-            await asyncio.sleep(ANSWER_US / 1e6)
+            await pass_time(ANSWER_US / 1e6)
             if self.cut or not self._server.up:
                 raise NoAnswerError("bus: no answer")
-        await asyncio.sleep(self.delay_us() / 1e6)
+        await pass_time(self.delay_us() / 1e6)
         return what()
 
     def stream(self, name: str) -> "PortStream":
@@ -304,7 +304,7 @@ class PortStream:
         async with aclosing(self._memory.read(after=after, until=until)) as batches:
             async for batch in batches:
                 await self._port.passable()
-                await asyncio.sleep(self._port.delay_us() / 1e6)
+                await pass_time(self._port.delay_us() / 1e6)
                 yield batch
 
 

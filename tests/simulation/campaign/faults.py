@@ -8,8 +8,8 @@ from tests.simulation.campaign.bus import CALM, Weather
 from tests.simulation.campaign.wire import CALM_HTTP, HttpWeather
 
 if TYPE_CHECKING:
+    from tests.simulation.campaign.machine import NodeMachine
     from tests.simulation.campaign.master import MasterMachine
-    from tests.simulation.campaign.node import NodeMachine
     from tests.simulation.campaign.scenario import Fault
     from tests.simulation.campaign.world import World
 

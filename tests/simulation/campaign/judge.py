@@ -9,6 +9,7 @@ from domain.errors import HistoryError, HistoryGapError
 from domain.events import (
     Cancelled,
     Expired,
+    FactsSummarised,
     Failed,
     Finished,
     OwnerPlanned,
@@ -40,9 +41,10 @@ def judge(world: "World") -> None:
     _replayed(world)
     _terms_rise(world, commits)
     _feed_is_ledger(world, commits)
-    ends = _ends(world, commits)
+    ends, summarised = _ends(world, commits)
     for client in world.clients.all.values():
-        _one_end(world, client, ends.get(client.request, []))
+        if client.request in ends or client.node not in summarised:
+            _one_end(world, client, ends.get(client.request, []))
     _presumed(world, commits)
 
 
@@ -64,13 +66,19 @@ def _one_end(world: "World", client: Client, ends: list[str]) -> None:
         world.violate(f"P3 {client.node}: {client.request} was {what} {status}, but ended {ends[0]}")
 
 
-def _ends(world: "World", commits: list[Commit]) -> dict[RequestId, list[str]]:
-    """Return every terminal of each request: facts as stored, each once however often it was stored, and orphans."""
+def _ends(world: "World", commits: list[Commit]) -> tuple[dict[RequestId, list[str]], set[str]]:
+    """Return every terminal of each request: facts as stored, each once however often it was stored, and orphans.
+
+    Besides, the nodes whose spool overflowed: they have said of some facts only how many there were.
+    """
     seen = set()
     ends: dict[RequestId, list[str]] = {}
+    summarised: set[str] = set()
     for message in world.server.streams[EVENTS]._messages:
         assert message is not None
         given = world.reader.fact(message)
+        if isinstance(given, FactInput) and isinstance(given.fact, FactsSummarised):
+            summarised.add(given.speaker)
         if not isinstance(given, FactInput) or type(given.fact) not in KINDS:
             continue
         name = (given.speaker, given.incarnation, given.pseq)
@@ -81,7 +89,7 @@ def _ends(world: "World", commits: list[Commit]) -> dict[RequestId, list[str]]:
         for decision in made.decisions:
             if isinstance(decision, RequestOrphaned):
                 ends.setdefault(decision.request, []).append("orphaned")
-    return ends
+    return ends, summarised
 
 
 def _terms_rise(world: "World", commits: list[Commit]) -> None:

@@ -195,6 +195,17 @@ class SimLoop:
                 handle.context.run(handle.callback, *handle.arguments)
 
 
+async def pass_time(seconds: float) -> None:
+    """Let virtual time pass for the process that calls."""
+    loop = asyncio.get_running_loop()
+    over: asyncio.Future[None] = loop.create_future()
+    timer = loop.call_later(seconds, lambda: None if over.done() else over.set_result(None))
+    try:
+        await over
+    finally:
+        timer.cancel()
+
+
 class SkewedClock:
     """A domain.ports.Clock of one machine: off by hours, and as fast as its crystal happens to be."""
 

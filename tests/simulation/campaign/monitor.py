@@ -14,7 +14,8 @@ from tests.simulation.campaign.clients import Client
 from tests.simulation.campaign.engine import Entry
 
 if TYPE_CHECKING:
-    from tests.simulation.campaign.node import NodeLife, NodeMachine
+    from tests.simulation.campaign.machine import NodeMachine
+    from tests.simulation.campaign.node import NodeLife
     from tests.simulation.campaign.world import World
 
 IDLE_US = 50_000

@@ -4,12 +4,8 @@ What is a driver of ours here and not the product's code: who calls the machines
 lending speak aiohttp), and the keeper of the engine. It is kept as thin as that.
 """
 
-import asyncio
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from adapters.decisions import DecisionReader, SignedDecision
 from adapters.keys import derive_mac_key
@@ -45,25 +41,25 @@ from domain.events import (
     Witness,
     codec,
 )
-from domain.ids import Incarnation, ModelId, NodeId, RequestId
-from domain.inputs import EngineResult, NewRequest, RoomConfig, RuntimeConfig
+from domain.ids import Incarnation, ModelId, RequestId
+from domain.inputs import EngineResult, NewRequest
 from domain.runtime import ModelRuntime
 from domain.subjects import CONTROL, DECISIONS, EVENTS, heartbeat_subject
 from services.node.grants import LeaseCopies
-from tests.simulation.campaign.bus import Draft, Durable, Port
-from tests.simulation.campaign.engine import Engine, Entry
-from tests.simulation.campaign.loop import SkewedClock
+from tests.simulation.campaign.bus import Draft, Port
+from tests.simulation.campaign.engine import Entry
+from tests.simulation.campaign.loop import pass_time
 from tests.simulation.campaign.master import SIGNER
+from tests.simulation.campaign.specs import ModelSpec, model_info, rooms_of, runtime_config
 from tests.support.history import CLUSTER, SECRET
 
 if TYPE_CHECKING:
+    from tests.simulation.campaign.machine import NodeMachine
     from tests.simulation.campaign.wire import Connection
-    from tests.simulation.campaign.world import World
 
 BEAT_S = 1.0
 KEEPER_US = 400_000
 """Until the keeper has looked at an engine that broke a connection."""
-RESTART_US = 2_000_000
 NOT_STARTED = EngineResult(status=0, complete=False, not_started=True)
 BROKEN = EngineResult(status=0, complete=False, code="engine_failed")
 
@@ -72,111 +68,17 @@ Timed = ModelRuntime | EngineRoom
 """What is due at times of its own."""
 
 
-class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A model of a node, and how its engine is."""
-
-    id: ModelId
-    job_us: int
-    """Of a request of mean work."""
-    slots: int = 1
-    runtime: str = ""
-    load_us: int = 0
-
-
-class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A node's configuration."""
-
-    name: NodeId
-    models: tuple[ModelSpec, ...]
-    depth: int = 2
-    held_max: int = 10_000
-    wait_us_max: int = 600_000_000
-
-
-class NodeMachine:
-    """A machine: what outlives the node's process is here."""
-
-    def __init__(self, world: "World", spec: NodeSpec, clock: SkewedClock, data: Path) -> None:
-        self.world, self.spec, self.clock, self.data = world, spec, clock, data
-        self.name = spec.name
-        self.lives = 0
-        self.witness: Witness | None = None
-        self.durables = {CONTROL: Durable(CONTROL), DECISIONS: Durable(DECISIONS)}
-        self.life: NodeLife | None = None
-        self.engines: dict[ModelId, Engine] = {}
-        groups: dict[str, list[ModelSpec]] = {}
-        for model in spec.models:
-            groups.setdefault(model.runtime or f"={model.id}", []).append(model)
-        for group in groups.values():
-            engine = Engine(
-                world.loop, spec.name, world.journal, models=tuple(m.id for m in group), slots=group[0].slots
-            )
-            engine.done, engine.began, engine.violated = self._left, self._began, world.violate
-            for model in group:
-                self.engines[model.id] = engine
-
-    def model(self, model: ModelId) -> ModelSpec:
-        return next(each for each in self.spec.models if each.id == model)
-
-    def start(self) -> None:
-        self.lives += 1
-        for model in self.spec.models:
-            engine = self.engines[model.id]
-            if model.runtime and not engine.up:  # a child of the node's process
-                engine.start()
-        # control events are read from the first on: a new process knows nothing of them
-        self.durables[CONTROL].acknowledged = 0
-        self.life = NodeLife(self)
-        self.world.say(self.name, f"starts, life {self.lives}")
-        self.life.process.context.copy().run(self.life.begin)
-
-    def kill(self) -> None:
-        """The process is gone at once; the engine notices that its connections are closed."""
-        life, self.life = self.life, None
-        if life is None:
-            return
-        life.process.dead = True
-        life.port.close()
-        life.spool.close()
-        for engine in self.engines.values():
-            if len(engine.models) > 1:
-                engine.crash()
-            for request in list(engine.inside):
-                engine.cancel(request)
-        self.world.wire.machine_died(life)
-        self.world.clients.owner_died(life)
-        self.world.say(self.name, "is killed")
-
-    def leave(self, life: "NodeLife") -> None:
-        """A drained process ends by itself, and a new one takes its place."""
-        if self.life is life:
-            self.kill()
-            self.world.loop.after(RESTART_US, self.start_if_down)
-
-    def start_if_down(self) -> None:
-        if self.life is None:
-            self.start()
-
-    def _left(self, entry: Entry, whole: bool) -> None:
-        if self.life is not None:
-            self.world.loop.after(50, self.life.engine_left, entry, whole, process=self.life.process)
-
-    def _began(self, entry: Entry) -> None:
-        if self.life is not None:
-            self.world.loop.after(50, self.life.engine_began, entry, process=self.life.process)
-
-
 class NodeLife:
     """One life of the node's process."""
 
-    def __init__(self, machine: NodeMachine) -> None:
+    def __init__(self, machine: "NodeMachine") -> None:
         self.machine, self.world, self.name = machine, machine.world, machine.name
         world, spec = self.world, machine.spec
         self.process = world.loop.process(f"{self.name}.{machine.lives}")
         self.port = Port(world.server, self.process)
         self.port.wants = (f".lease.{self.name}.", f".{self.name}.", ".safe_mode.")
         self.incarnation = Incarnation(f"{self.name}-{machine.lives:04d}")
-        self.spool = Spool(machine.data / self.name)
+        self.spool = Spool(machine.data / self.name, bytes_max=spec.spool_bytes)
         self.producer = Producer(
             self.port.stream(EVENTS),
             cluster=CLUSTER,
@@ -189,9 +91,9 @@ class NodeLife:
         self.producer.overflowed = lambda: self.snapshot("overflow")
         self.view, self.copies = ControlView(), LeaseCopies()
         self.reader = DecisionReader(CLUSTER, SIGNER.public)
-        self.runtimes = {model.id: ModelRuntime(self._config(model)) for model in spec.models}
+        self.runtimes = {model.id: ModelRuntime(runtime_config(spec, model)) for model in spec.models}
         self.up = {model.id: machine.engines[model.id].up for model in spec.models}
-        self.rooms = self._rooms()
+        self.rooms = rooms_of(spec, self.runtimes)
         self.draining = False
         self.inside: dict[RequestId, Entry] = {}
         self.borrowed: dict[RequestId, Connection] = {}
@@ -202,29 +104,6 @@ class NodeLife:
         self._was_away = False
         self._timer: object = None
         self._due_us: int | None = None
-
-    def _config(self, model: ModelSpec) -> RuntimeConfig:
-        spec = self.machine.spec
-        return RuntimeConfig(
-            node=self.name,
-            model=model.id,
-            slots=model.slots,
-            depth=spec.depth,
-            held_max=spec.held_max,
-            wait_us_max=spec.wait_us_max,
-            lease_ttl_us=self.view.setting("offload_lease_ttl"),
-            runtime=model.runtime,
-        )
-
-    def _rooms(self) -> dict[str, EngineRoom]:
-        rooms: dict[str, EngineRoom] = {}
-        for model in self.machine.spec.models:
-            if model.runtime:
-                config = RoomConfig(node=self.name, runtime=model.runtime)
-                rooms.setdefault(model.runtime, EngineRoom(config)).join(self.runtimes[model.id])
-        for room in rooms.values():
-            room.watch(self.runtimes.values())
-        return rooms
 
     def begin(self) -> None:
         """Register, then do what a node does."""
@@ -253,9 +132,7 @@ class NodeLife:
 
     def _info(self, model: ModelSpec) -> ModelInfo:
         ready = self.up[model.id] and self.machine.engines[model.id].resident == model.id
-        return ModelInfo(
-            id=model.id, local_id=model.id, slots=model.slots, context=8192, ready=ready, runtime=model.runtime
-        )
+        return model_info(model, ready=ready)
 
     def now(self) -> int:
         return self.machine.clock.monotonic_us()
@@ -312,7 +189,7 @@ class NodeLife:
             elif self._was_away and await self.producer.drained(timeout_s=BEAT_S):
                 self._was_away = False
                 self.snapshot("gap")
-            await asyncio.sleep(BEAT_S)
+            await pass_time(BEAT_S)
 
     def snapshot(self, reason: str) -> None:
         shares: list[QueueState | DeskState] = []
@@ -349,7 +226,7 @@ class NodeLife:
         for _, runtime in sorted(self.runtimes.items()):
             self.do(runtime.drain(self.now()))
         while True:
-            await asyncio.sleep(0.05)
+            await pass_time(0.05)
             if not self.borrowed and all(runtime.idle for runtime in self.runtimes.values()):
                 break
         self.producer.state(Stopped())

@@ -4,9 +4,10 @@ import random
 
 import msgspec
 
+from adapters.log.spool import BYTES_MAX
 from domain.events import ControlEvent, LinkAdded, NodeEnrolled, SettingChanged
 from domain.ids import ModelId, NodeId, link_id
-from tests.simulation.campaign.node import ModelSpec, NodeSpec
+from tests.simulation.campaign.specs import ModelSpec, NodeSpec
 
 BEGIN_US, FAULTS_FROM_US = 3_000_000, 5_000_000
 
@@ -106,7 +107,15 @@ def _node(dice: random.Random, name: NodeId) -> NodeSpec:
     depth = dice.choice((2, 2, 2, 1, 3))
     held_max = dice.choice((10_000, 10_000, 10_000, dice.randint(3, 8)))
     wait_us_max = dice.choice((600_000_000, 600_000_000, dice.randint(4_000_000, 20_000_000)))
-    return NodeSpec(name=name, models=tuple(models), depth=depth, held_max=held_max, wait_us_max=wait_us_max)
+    spool_bytes = dice.randint(5_000, 20_000) if dice.random() < 0.2 else BYTES_MAX
+    return NodeSpec(
+        name=name,
+        models=tuple(models),
+        depth=depth,
+        held_max=held_max,
+        wait_us_max=wait_us_max,
+        spool_bytes=spool_bytes,
+    )
 
 
 def _links(dice: random.Random, nodes: tuple[NodeSpec, ...]) -> list[LinkAdded]:

@@ -19,11 +19,13 @@ from tests.simulation.campaign.clients import MEAN_WORK, Clients
 from tests.simulation.campaign.engine import Journal
 from tests.simulation.campaign.judge import judge
 from tests.simulation.campaign.loop import SimLoop, SkewedClock
+from tests.simulation.campaign.machine import NodeMachine
 from tests.simulation.campaign.master import MasterMachine
 from tests.simulation.campaign.monitor import Monitor
-from tests.simulation.campaign.node import ModelSpec, NodeLife, NodeMachine
+from tests.simulation.campaign.node import NodeLife
 from tests.simulation.campaign.readers import SharedReader
 from tests.simulation.campaign.scenario import Scenario, draw
+from tests.simulation.campaign.specs import ModelSpec
 from tests.simulation.campaign.wire import CALM_HTTP, Wire
 from tests.support.history import CLUSTER, SECRET
 
