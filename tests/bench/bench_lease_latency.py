@@ -40,7 +40,7 @@ async def main() -> None:
 async def prepare(cluster: ClusterUnderTest) -> None:
     """Start a master, register all nodes, link the first to the second, and follow the feed as the first."""
     loop, _ = await cluster.master()
-    infos = tuple(ModelInfo(id=ModelId(model), local_id=model) for model in MODELS)
+    infos = tuple(ModelInfo(id=ModelId(model), local_id=model, context=8192) for model in MODELS)
     for name in NODES:
         await cluster.state(name, Registered(url="http://h", models=infos, version="1", depth=2))
     ids = (NodeId(NODES[0]), ModelId("m0"), NodeId(NODES[1]), ModelId("m0"))

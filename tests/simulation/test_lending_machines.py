@@ -194,7 +194,7 @@ class Cluster:
 
     def submit(self, node: str, count: int, first: int = 0) -> None:
         for number in range(first, first + count):
-            self.tell(node, "submit", NewRequest(request=RequestId(f"req_{node}_{number}"), work=WORK))
+            self.tell(node, "submit", NewRequest(request=RequestId(f"req_{node}_{number}"), work=WORK, est_tokens=64))
 
     def kill(self, node: str) -> None:
         """The node is gone at once; owners notice when their connections break."""
