@@ -240,11 +240,13 @@ class EngineRoom:
         load_us, self._fresh_load_us = self._fresh_load_us, 0
         return load_us
 
-    def engine_is_up(self, member: Machines, now_us: int) -> None:
+    def engine_is_up(self, member: Machines, now_us: int, out: list[Output]) -> None:
         """The engine of `member` came up by itself: it is the loaded model, if none is and none is being loaded."""
         if self.resident is None and self.loading is None:
             self.resident, self._since_us = member.model, now_us
             self._loads.came_up(member.model)
+            if member.model == self.displaced:
+                self._forget_restore("loaded", out)
 
     def engine_died(self, member: Machines, now_us: int, out: list[Output]) -> None:
         """The engine of the loaded model is gone: nothing is loaded, and it may be loaded again in a second."""
@@ -342,6 +344,8 @@ class EngineRoom:
             self._restore.displace(leaving)
             self._restore.wanted |= member.desk.wants_restore
         self.resident, self.loading, self._cause, self._since_us = None, model, cause, now_us
+        if cause == "restore":
+            self._restore.due_us = None
         self._restore.at_once = False
         self._fresh_load_us = 0
         for other in self._members.values():
@@ -355,7 +359,7 @@ class EngineRoom:
     def _look_at_restore(self, now_us: int, out: list[Output]) -> None:
         """Schedule the restore once the desks are empty; load back what was driven out once the node has been quiet."""
         restore = self._restore
-        if restore.displaced is None or not restore.wanted or self.loading is not None:
+        if restore.displaced is None or not restore.wanted or restore.at_once or self.loading is not None:
             return
         if restore.due_us is None:
             if not self.borrowed_here():
@@ -372,7 +376,6 @@ class EngineRoom:
         ):
             restore.put_off(now_us)
         else:
-            restore.due_us = None
             self._load(restore.displaced, "restore", now_us, out)
 
     def _is_busy(self, now_us: int) -> bool:
@@ -388,6 +391,6 @@ class EngineRoom:
 
     def _forget_restore(self, reason: str, out: list[Output]) -> None:
         scheduled = self._restore.due_us is not None or self._restore.at_once
-        if scheduled and self.displaced is not None:
+        if (scheduled or self._cause == "restore") and self.displaced is not None:
             out.append(RestoreCancelled(model=self.displaced, reason=reason))
         self._restore.forget()

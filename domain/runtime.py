@@ -126,7 +126,7 @@ class ModelRuntime(Machines):
         out: list[Output] = []
         if self.room is not None:
             if up:
-                self.room.engine_is_up(self, now_us)
+                self.room.engine_is_up(self, now_us, out)
             else:
                 self.room.engine_died(self, now_us, out)
         else:

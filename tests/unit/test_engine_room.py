@@ -247,6 +247,20 @@ def test_borrowed_requests_of_all_models_count_together_against_the_depth():
     assert told(rig.borrow(C, 3, 0)) == ["BorrowBusy r3", "RefuseBorrow r3"]
 
 
+def test_an_engine_that_comes_up_by_itself_while_nothing_is_loaded_is_the_loaded_one_and_owed_back_no_more():
+    rig = Rig()
+    rig.borrow(B, 1, 0)
+    rig.submit(C, 2, 1)
+    rig.models[C].client_gone(rid(2), 2)
+    rig.room.load_failed(B, "out of memory", SECOND)
+    rig.room.load_failed(A, "out of memory", SECOND)  # the way back fails too
+    outputs = rig.models[A].set_engine_up(True, SECOND + 1)
+    assert of(outputs, RestoreCancelled).reason == "loaded"
+    assert rig.room.resident == A
+    assert loads(rig.room.tick(10 * SECOND)) == []
+    assert told(rig.borrow(A, 3, 10 * SECOND))[-1] == "Dispatch r3"
+
+
 def test_a_failed_load_hands_borrowed_work_back_and_brings_back_what_was_loaded():
     rig = Rig()
     rig.borrow(B, 1, 0)
@@ -360,7 +374,7 @@ def test_a_restore_waits_for_quiet_on_every_lane_of_the_node(kind):
 def test_a_restore_that_fails_is_tried_again_and_given_up_after_the_third_time():
     rig = displacing()
     rig.room.tick(11 * SECOND)
-    rig.room.load_failed(A, "gone", 11 * SECOND)
+    assert facts(rig.room.load_failed(A, "gone", 11 * SECOND), RestoreScheduled) == []  # it is still the one scheduled
     assert loads(rig.room.tick(12 * SECOND)) == [(A, "restore")]
     rig.room.load_failed(A, "gone", 12 * SECOND)
     assert loads(rig.room.tick(14 * SECOND)) == [(A, "restore")]
