@@ -138,9 +138,7 @@ class EngineRoom:
         # a restore that comes due in a load is looked at when the load is over
         due_us = self._restore.due_us if self.loading is None else None
         retry_us = self._loads.next_try_us()
-        if due_us is None or retry_us is None:
-            return retry_us if due_us is None else due_us
-        return min(due_us, retry_us)
+        return min((moment for moment in (due_us, retry_us) if moment is not None), default=None)
 
     def state(self, now_us: int) -> RuntimeState:
         """Return what is loaded, for the node's snapshot."""
@@ -212,6 +210,12 @@ class EngineRoom:
     def borrowed_here(self) -> int:
         """Return how many borrowed requests are at the desks, waiting or running."""
         return sum(len(member.desk) for member in self._members.values())
+
+    def enrol(self, now_us: int, out: list[Output]) -> None:
+        """Let all models state their requests if one of them is in a link, and none if none is."""
+        enrolled = any(member.linked for member in self._members.values())
+        for member in self._members.values():
+            member.owner.set_enrolled(enrolled=enrolled, now_us=now_us, out=out)
 
     def own_came(self, now_us: int, out: list[Output]) -> None:
         """A request of the node's own came, for whichever model: what is borrowed and has not started goes back."""

@@ -35,6 +35,8 @@ class Machines:
         self.room: EngineRoom | None = None
         self.depth = config.depth
         self.helps = False
+        self.linked = False
+        """Whether it is in any link, as owner or as helper."""
         self.draining = False
         self.engine_up = True
         self.borrow_seen_us: int | None = None

@@ -138,11 +138,18 @@ class ModelRuntime(Machines):
     # -- lending ----------------------------------------------------------------------------------------------------
 
     def set_links(self, owner_links: Collection[LinkId], helper_links: Collection[LinkId], now_us: int) -> list[Output]:
-        """Say in which links the model is the owner's and in which the helper's. In any: it is enrolled."""
+        """Say in which links the model is the owner's and in which the helper's. In any: it is enrolled.
+
+        So are the others that share its runtime: borrowed work may drive them out, and the master weighs that by what they have.
+        """
         out: list[Output] = []
         self.helps = bool(helper_links)
-        enrolled = bool(owner_links) or self.helps
-        self.owner.set_links(owner_links, enrolled=enrolled, now_us=now_us, out=out)
+        self.linked = bool(owner_links) or self.helps
+        self.owner.set_links(owner_links, now_us, out)
+        if self.room is not None:
+            self.room.enrol(now_us, out)
+        else:
+            self.owner.set_enrolled(enrolled=self.linked, now_us=now_us, out=out)
         return self.settle(now_us, out)
 
     def take_lease(self, event: LeaseEvent, order: OrderKey, basis_sent_us: int | None, now_us: int) -> list[Output]:

@@ -245,10 +245,13 @@ class OwnerQueue(Custody):
 
     # -- links, time, snapshot --------------------------------------------------------------------------------------
 
-    def set_links(self, links: Collection[LinkId], *, enrolled: bool, now_us: int, out: list[Output]) -> None:
-        """Set the links of which the model is the owner. On enrolling, what is open is stated as if it came now."""
+    def set_links(self, links: Collection[LinkId], now_us: int, out: list[Output]) -> None:
+        """Set the links of which the model is the owner."""
         for fact in self.leases.set_links(links):
             self._say(fact, now_us, out)
+
+    def set_enrolled(self, *, enrolled: bool, now_us: int, out: list[Output]) -> None:
+        """Say whether the master is told of every request. On enrolling, what is open is stated as if it came now."""
         newly = enrolled and not self.enrolled
         self.enrolled = enrolled
         if not newly:

@@ -72,6 +72,16 @@ def test_an_own_request_for_another_model_loads_it_at_once_when_the_engine_is_em
     assert of(outputs, Loaded) == Loaded(model=B, load_us=4 * SECOND, cause="own")
 
 
+def test_a_model_in_no_link_is_stated_like_its_siblings_while_one_of_them_is_linked():
+    rig = Rig()
+    rig.models[B].set_links((), (), 1)
+    assert "Started r1" in told(rig.submit(B, 1, 2) + rig.room.loaded(B, SECOND, SECOND))
+    for model in (A, C):
+        rig.models[model].set_links((), (), SECOND)
+    assert told(rig.submit(B, 2, 2 * SECOND)) == []
+    assert told(rig.models[C].set_links((), (LINK_OF[C],), 3 * SECOND))[:2] == ["Started r1", "Held r2"]
+
+
 def test_a_load_waits_until_no_request_of_any_model_is_inside_the_engine():
     rig = Rig()
     rig.submit(A, 1, 0)
