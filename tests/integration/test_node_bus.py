@@ -4,15 +4,17 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import Any
 
 import aiohttp
 import pytest
 
+from adapters.http.upstream import Answer, Parts, Upstream
 from adapters.keys import Credentials, Signer
 from adapters.nats.connection import Bus, connect
 from adapters.nats.control import ControlDesk
+from domain.errors import NotConnectedError
 from domain.events import Basis, Envelope, Event, Finished, Held, LeaseGranted, LinkAdded, Registered, codec
 from domain.events.base import tag_of
 from domain.ids import ModelId, NodeId, lease_id
@@ -128,11 +130,11 @@ async def desk(nats_server: ServerUnderTest) -> AsyncIterator[Desk]:
     await bus.close()
 
 
-def node_config(server: ServerUnderTest, name: str, **model: object) -> Config:
+def node_config(server: ServerUnderTest, name: str, *, relays: tuple[str, ...] = (), **model: object) -> Config:
     model = {"id": f"{name}-chat", "local_id": "local", **model}
     return Config(
         bus=BusConfig(url=server.url),
-        node=NodeConfig(id=name, depth=1, models=(NodeModel(**model),)),  # type: ignore[arg-type]
+        node=NodeConfig(id=name, depth=1, relays=relays, models=(NodeModel(**model),)),  # type: ignore[arg-type]
         data=server.data,
     )
 
@@ -172,20 +174,7 @@ async def test_a_grant_from_the_bus_makes_the_owner_lend_to_a_real_engine_and_a_
         envelope, held = await desk.fact("n1", Held)
         assert isinstance(held, Held)
         (helper,) = [event for _, event in await desk.facts("n2") if isinstance(event, Registered)]
-        await desk.decide(
-            LeaseGranted(
-                link=link.link,
-                owner=link.owner,
-                owner_model=link.owner_model,
-                helper=link.helper,
-                helper_model=link.helper_model,
-                helper_url=helper.url,
-                lease=lease_id(GENERATION, 1, 0),
-                slots=1,
-                ttl_us=30_000_000,
-                basis=Basis(NodeId("n1"), envelope.incarnation, int(envelope.pseq)),
-            )
-        )
+        await desk.decide(granted(link, helper.url, Basis(NodeId("n1"), envelope.incarnation, int(envelope.pseq))))
         status, body, headers = await asking
         assert (status, body["model"]) == (200, "n1-chat")
         assert headers["leaseway-served-by"] == "n2"
@@ -194,6 +183,59 @@ async def test_a_grant_from_the_bus_makes_the_owner_lend_to_a_real_engine_and_a_
         said = [tag_of(event) for _, event in await desk.facts("n1") if getattr(event, "request", "") == held.request]
         assert said == ["queue.held", "lend.lent", "lend.answered", "queue.finished"]
         running_one.cancel()
+
+
+class Walled(Upstream):
+    """Connections of an owner that reach gateways only."""
+
+    reachable = ""
+
+    async def post_when_asked(self, url: str, body: bytes | Parts, headers: Mapping[str, str], **more: Any) -> Answer:
+        if not url.startswith(self.reachable):
+            raise NotConnectedError(f"{url}: no route")
+        return await super().post_when_asked(url, body, headers, **more)
+
+
+async def test_a_gateway_relays_for_a_node_of_the_roster_that_cannot_reach_its_helper(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+):
+    server = desk.server
+    monkeypatch.setattr("services.node.lending.Upstream", Walled)
+    async with (
+        odd_server() as busy,
+        odd_server() as helping,
+        running(run_gateway, Config(bus=BusConfig(url=server.url), data=server.data)) as gateway,
+        running(run_node, node_config(server, "n1", relays=(gateway.url,), url=busy.url)) as owner,
+        running(run_node, node_config(server, "n2", url=helping.url)),
+    ):
+        monkeypatch.setattr(Walled, "reachable", gateway.url)
+        busy.script = busy.hang()
+        link = await desk.link("n1", "n2")
+        running_one = asyncio.ensure_future(ask(owner.url, "n1-chat"))
+        await busy.arrived()
+        asking = asyncio.ensure_future(ask(owner.url, "n1-chat"))
+        envelope, _ = await desk.fact("n1", Held)
+        (helper,) = [event for _, event in await desk.facts("n2") if isinstance(event, Registered)]
+        await desk.decide(granted(link, helper.url, Basis(NodeId("n1"), envelope.incarnation, int(envelope.pseq))))
+        status, body, headers = await asking
+        assert (status, body["model"], headers["leaseway-served-by"]) == (200, "n1-chat", "n2")
+        assert len(helping.heard) == 1
+        running_one.cancel()
+
+
+def granted(link: LinkAdded, helper_url: str, basis: Basis) -> LeaseGranted:
+    return LeaseGranted(
+        link=link.link,
+        owner=link.owner,
+        owner_model=link.owner_model,
+        helper=link.helper,
+        helper_model=link.helper_model,
+        helper_url=helper_url,
+        lease=lease_id(GENERATION, 1, 0),
+        slots=1,
+        ttl_us=30_000_000,
+        basis=basis,
+    )
 
 
 async def test_a_node_says_registered_first_and_numbers_its_facts_without_a_gap(desk: Desk):

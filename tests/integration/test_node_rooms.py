@@ -165,6 +165,14 @@ async def test_a_request_for_the_model_that_is_being_started_waits_for_it_and_lo
         assert local.node.models[ModelId("a")].serving.ready
 
 
+async def test_a_node_that_drains_loads_what_its_held_requests_need_and_serves_them_all():
+    async with local_node([started("a"), started("b")]) as local, client_of(local) as client:
+        asking = [asyncio.ensure_future(ask(client, model)) for model in ("a", "b", "a", "b")]
+        await until("requests of the other model to be held", lambda: local.counts("b")[0] == 2)
+        assert await local.node.drain(20)
+        assert await asyncio.gather(*asking) == [(200, "n1")] * 4
+
+
 # -- servers that hold several models -----------------------------------------------------------------------------------
 
 
