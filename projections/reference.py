@@ -31,9 +31,9 @@ The projector answers `GET` at its own port (loopback by default), JSON only:
 | `/v1/events` | `event`, `producer`, `stream`, `subject` (its beginning), `bodies=true` |
 | `/v1/stats` | `window_s` |
 
-All but the last take `limit` (100, at most 1000), `since_ns` and `until_ns` (stamps from and before), and `after`: the `next` of an
-earlier answer, or nothing for the beginning. Without `after` they give the newest rows. Folded decisions are one row for each run of
-rows that say the same, with `rows` and `first_at_ns`; they are the newest ones only.
+All but the last take `limit` (100, at most 1000), `since_ns` and `until_ns` (stamps from and before), and `after`: the `next`
+of an earlier answer, or nothing for the beginning. Without `after` they give the newest rows. Folded decisions are one row for
+each run of rows that say the same, with `rows` and `first_at_ns`; they are the newest ones only.
 """
 
 

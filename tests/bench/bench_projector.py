@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from adapters.clickhouse import queries
+from adapters.clickhouse import folds, queries
 from adapters.clickhouse.migrate import migrate
 from adapters.clickhouse.sink import Sink
 from adapters.clickhouse.store import Store, open_store
@@ -18,6 +18,7 @@ from adapters.clock import SystemClock
 from domain.events import Input
 from domain.ports import StoredMessage
 from domain.subjects import EVENTS, LEDGER
+from projections.folds import FOLDED_BY
 from projections.project import LAST_TABLE, Context, project
 from projections.tables import MIGRATIONS, RETAINED, column_names
 from services.projector.batches import BatchLimits
@@ -75,12 +76,15 @@ def best_ms(call: Callable[[], object], runs: int = 7) -> float:
 
 def asked(store: Store) -> None:
     """Print what the questions cost."""
-    names = column_names("decisions")
+    names, newest = column_names("decisions"), queries.Asked(limit=200)
+    owners = queries.Asked(filters={"owner": "n1"}, limit=200)
+    later = queries.Asked(limit=200, after="l1.9000.0-e1.60000.0")
     for what, call in {
-        "newest 200 decisions": lambda: queries.decisions(store, names, {}, limit=200, after=None),
-        "newest 200 of an owner": lambda: queries.decisions(store, names, {"owner": "n1"}, limit=200, after=None),
-        "200 after a cursor": lambda: queries.decisions(store, names, {}, limit=200, after="l1.9000.0-e1.60000.0"),
-        "newest 200 requests": lambda: queries.requests(store, column_names("requests"), {}, limit=200, after=None),
+        "newest 200 decisions": lambda: queries.decisions(store, names, newest),
+        "newest 200 of an owner": lambda: queries.decisions(store, names, owners),
+        "200 after a cursor": lambda: queries.decisions(store, names, later),
+        "newest 200 runs": lambda: folds.folded(store, names, FOLDED_BY, newest),
+        "newest 200 requests": lambda: queries.requests(store, column_names("requests"), newest),
         "stats of the last hour": lambda: queries.stats(store, since_ns=SystemClock().wall_us() * 1000 - 3600 * 10**9),
     }.items():
         print(f"  {what:<24}{best_ms(call):>8.1f} ms")
