@@ -162,14 +162,17 @@ def _units(state: State, at: Place, unit: int, window_us: int) -> Callable[[Mode
 
 
 def load_left_us(state: State, at: Place, window_us: int) -> int:
-    """Return the rest of the load that is going on in a runtime; as long again as it took so far where none was measured."""
+    """Return the rest of the load that is going on in a runtime: as long again as it is late, or took if none was measured.
+
+    Loads of a model take nearly the same time again and again, so there is no least rest as for a job.
+    """
     room = at.room
     if room is None or not room.loading:
         return 0
     key = owner_key(at.name, room.loading)
     elapsed_us = max(0, state.now_us - room.since_us)
     expected_us = load_us(state, key, window_us) or likely_load_us(state, key, key, window_us)
-    return elapsed_us if expected_us is None else remaining_us(expected_us, elapsed_us)
+    return elapsed_us if expected_us is None else abs(expected_us - elapsed_us)
 
 
 def turnaround_us(state: State, key: str) -> int:

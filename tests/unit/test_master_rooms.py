@@ -142,6 +142,14 @@ def test_a_load_in_progress_costs_only_its_rest():
     assert verdict(decisions).ready_us == verdict(decisions).switch_us + pricing.TURNAROUND_US
 
 
+@pytest.mark.parametrize(("after_s", "left_s"), [(19, 1), (23, 3)])
+def test_a_load_that_is_nearly_over_costs_nearly_nothing_and_a_late_one_as_long_again_as_it_is_late(after_s, left_s):
+    story = shared()
+    story.recorder.state("b", LoadStarted(model=M, cause="borrowed"))
+    story.wait(after_s * 1_000_000)
+    assert verdict(story.burst(30)).switch_us == pytest.approx(left_s * 1_000_000, abs=100_000)
+
+
 def test_the_rest_of_a_foreign_load_comes_before_the_switch():
     story = Story(links=(COLD,))
     story.share("b", K, L, M, resident=K, loads_us={K: TWENTY_S, L: TWENTY_S, M: TWENTY_S})
