@@ -127,13 +127,13 @@ def price(state: State, candidate: Candidate, owner: Fit | None, rules: FitRules
         return
     fit = state.fits.get(candidate.key)
     cost = fits.price(fit, owner, rules, state.now_us, size)
-    unit = 0
+    unit = samples = 0
     if cost is None:
         candidate.blocked(reasons.SERVICE_UNPRICED)
     else:
         candidate.source, candidate.samples = cost.source, cost.samples
-        unit = unit_q64(cost.log)
-    machine = pricing.machine(state, at, unit, rules.window_us)
+        unit, samples = unit_q64(cost.log), cost.samples
+    machine = pricing.machine(state, at, unit, rules.window_us, samples=samples)
     candidate.ready_us = machine.free_us + candidate.turn_us
     if cost is not None:
         candidate.job_us = cost_us(machine.unit, size)

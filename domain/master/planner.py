@@ -50,7 +50,7 @@ def plan(state: State, key: str, trigger: str) -> Plan:
     drain_us = lent_us = job_us = -1
     end_us: int | None = None
     if price is not None and queue.held:
-        owner = _owner_machine(state, key, info, unit_q64(price.log), size)
+        owner = _owner_machine(state, key, info, price, size)
         job_us = owner[1]
         drain_us = owner[0] + job_us * len(queue.held)
         if not blocked:
@@ -76,13 +76,13 @@ def _info(state: State, key: str) -> ModelInfo | None:
     return known.models.get(model) if known is not None else None
 
 
-def _owner_machine(state: State, key: str, info: ModelInfo | None, unit: int, size: int) -> Machine:
+def _owner_machine(state: State, key: str, info: ModelInfo | None, price: fits.Price, size: int) -> Machine:
     """Return the owner as a machine; a model that is neither in nor coming has to be loaded first."""
     name, model = split_key(key)
     at = pricing.place_of(state, name, state.nodes[name], model)
     at_once = max(1, info.slots) if info is not None else 1
     window_us = setting(state.control, "scheduling_sample_window")
-    machine = pricing.machine(state, at, unit, window_us, at_once)
+    machine = pricing.machine(state, at, unit_q64(price.log), window_us, samples=price.samples, at_once=at_once)
     free_us = machine.free_us
     if info is not None and not info.ready and (at.room is None or at.room.loading != model):
         free_us += pricing.load_us(state, key, window_us) or 0

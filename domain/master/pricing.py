@@ -92,7 +92,7 @@ class Machine(NamedTuple):
     free_us: int
     """Until it has served all that is inside it and all that it borrowed, with the rest of a load in progress."""
     unit: int
-    """What a unit of work costs (fits.unit_q64); a job in service has taken at least this already."""
+    """What a unit of work costs (fits.unit_q64), jobs in service heeded."""
 
 
 class _Inside(NamedTuple):
@@ -102,10 +102,12 @@ class _Inside(NamedTuple):
     model: ModelId
 
 
-def machine(state: State, at: Place, unit: int, window_us: int, at_once: int = 1) -> Machine:
+def machine(state: State, at: Place, unit: int, window_us: int, *, samples: int = 0, at_once: int = 1) -> Machine:
     """Return the engine of a model for which a unit of work is taken to cost `unit`; it works on `at_once` requests at a time.
 
-    What other models that share the runtime have to do counts at their own measured price, else at this one's.
+    What other models that share the runtime have to do counts at their own measured price, else at this one's. `samples` are
+    the measured runs of this very model that the price rests on: a running job is one more, of which is known that it takes as
+    long as it did so far at least.
     """
     inside: list[_Inside] = []
     coming: list[tuple[ModelId, int]] = []
@@ -121,13 +123,22 @@ def machine(state: State, at: Place, unit: int, window_us: int, at_once: int = 1
     ]
     for job, elapsed_us in zip(inside, elapsed, strict=False):
         if job.model == at.model and job.work:
-            unit = max(unit, (elapsed_us << 64) // job.work)
+            unit = _at_least(unit, (elapsed_us << 64) // job.work, samples)
     unit_of = _units(state, at, unit, window_us)
     total = sum(cost_us(unit_of(each), work) for each, work in coming)
     for place, job in enumerate(inside):
         expected_us = cost_us(unit_of(job.model), job.work)
         total += remaining_us(expected_us, elapsed[place]) if place < at_once else expected_us
     return Machine(total // max(1, at_once) + load_left, unit)
+
+
+def _at_least(unit: int, so_far: int, samples: int) -> int:
+    """Return what a unit of work costs, where a running job has taken `so_far` for one already: it counts as one sample."""
+    if so_far <= unit:
+        return unit
+    if not samples or not unit:
+        return so_far
+    return unit * fixed.exp_q32(fixed.ln_q32(so_far, unit) // (samples + 1)) >> 32
 
 
 def _collect(state: State, at: Place, model: ModelId, inside: list[_Inside], coming: list[tuple[ModelId, int]]) -> int:

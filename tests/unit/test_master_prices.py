@@ -53,14 +53,19 @@ def done(story: Story, request: str, *, after_us: int = 1_000_000) -> None:
 # ---- running jobs ----------------------------------------------------------------------------------------------------
 
 
-def test_a_job_that_runs_over_its_price_makes_all_jobs_of_the_owner_as_dear_at_least():
+@pytest.mark.parametrize(("samples", "job_us"), [(1, 4_000_000), (3, 2_000_000)])
+def test_a_job_that_runs_over_its_price_is_one_more_sample_of_at_least_that_length(samples, job_us):
     story = Story()
+    for i in range(samples - 1):
+        story.recorder.state("a", finished(f"req_more{i}"))
     story.burst(10, in_engine=1)
-    story.recorder.state("a", held("req_late", work=64_000_000), after_us=30_000_000)
-    assert row(story.look()).owner_job_us == pytest.approx(30_000_000, rel=0.01)
+    story.recorder.state("a", held("req_late", work=64_000_000), after_us=15_990_000)
+    assert row(story.look()).owner_job_us == pytest.approx(
+        job_us, rel=0.01
+    )  # 16 s: a fourth, or an eighth, of it is left
 
 
-def test_a_borrowed_job_that_runs_over_makes_the_helper_as_dear_at_least():
+def test_a_borrowed_job_that_runs_over_makes_a_helper_that_was_never_measured_as_dear_at_least():
     story = Story()
     story.burst(20)
     lent(story, "req_2")
