@@ -4,13 +4,12 @@ A borrowed request waits here until it claims the runtime (`BorrowStarted`): the
 hands it back when its own work comes; after it, the request always ends in the engine.
 """
 
-import heapq
-
 import msgspec
 
 from domain.actions import AcceptBorrow, CancelEngine, Dispatch, Output, RefuseBorrow
 from domain.events import BorrowAccepted, BorrowBusy, BorrowFinished, BorrowReturned, BorrowStarted, StillRunning
 from domain.events.status import OpenRequest
+from domain.helper.started import StartedBook
 from domain.ids import LinkId, ModelId, RequestId
 from domain.inputs import BorrowOffer, EngineResult, RuntimeConfig
 from domain.pipe import Left
@@ -39,9 +38,7 @@ class HelperDesk:
         self._model: ModelId = config.model
         self._waiting: dict[RequestId, Borrowed] = {}
         self._running: dict[RequestId, Borrowed] = {}
-        self._started: set[RequestId] = set()
-        self._void: list[tuple[int, RequestId]] = []
-        """A heap: until when a started request's lend could be sent again."""
+        self._started = StartedBook()
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._running)
@@ -64,9 +61,8 @@ class HelperDesk:
         `here`: borrowed requests of all models that share the engine. `closed`: why none is taken now (own_work, draining,
         engine_down, restoring, load_needed, load_failed); empty if it is.
         """
-        self._forget_started(now_us)
         request = offer.request
-        if request in self._waiting or request in self._running or request in self._started:
+        if request in self._waiting or request in self._running or self._started.has(offer):
             # A copy of a lend that is, or was, executed here: no fact, for a fact would close the true one's slot.
             out.append(RefuseBorrow(request=request, status=409, code="offload_duplicate"))
         elif not offer.lease_live or offer.remaining_us <= 0:
@@ -119,8 +115,7 @@ class HelperDesk:
         request = offer.request
         self._running[request] = self._waiting.pop(request)
         borrowed.since_us, borrowed.load_us = now_us, load_us
-        self._started.add(request)
-        heapq.heappush(self._void, (now_us + offer.remaining_us, request))
+        self._started.add(offer)
         out.append(
             BorrowStarted(
                 request=request,
@@ -235,7 +230,3 @@ class HelperDesk:
             reason=reason,
             after_arrival=after_arrival,
         )
-
-    def _forget_started(self, now_us: int) -> None:
-        while self._void and self._void[0][0] <= now_us:
-            self._started.discard(heapq.heappop(self._void)[1])

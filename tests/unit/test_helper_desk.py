@@ -163,8 +163,23 @@ def test_a_second_copy_of_a_lend_starts_nothing_and_closes_nothing():
     copy = RefuseBorrow(request=rid(1), status=409, code="offload_duplicate")
     assert made.borrow(offer(1), 5) == [copy]
     made.engine_finished(rid(1), OK, 6)
-    assert made.borrow(offer(1), 7) == [copy]  # until its lease is over, and its signature with it
-    assert told(made.borrow(offer(1, lease_live=False), TTL + 9)) == ["BorrowReturned r1", "RefuseBorrow r1"]
+    assert made.borrow(offer(1), 7) == [copy]
+    assert made.borrow(offer(1, lease_live=False), TTL + 9) == [copy]
+
+
+def test_a_copy_starts_nothing_however_often_its_lease_was_renewed():
+    made = borrowing(1)
+    made.engine_finished(rid(1), OK, 6)
+    copy = RefuseBorrow(request=rid(1), status=409, code="offload_duplicate")
+    assert made.borrow(offer(1), 100 * TTL) == [copy]
+
+
+def test_what_started_under_a_lease_is_forgotten_when_its_link_has_another_one():
+    made = borrowing(1)
+    made.engine_finished(rid(1), OK, 6)
+    made.borrow(offer(2, lease=LeaseId("l2")), 7)
+    made.borrow_body(rid(2), 8)
+    assert told(made.borrow(offer(1, lease_live=False), 9)) == ["BorrowReturned r1", "RefuseBorrow r1"]
 
 
 def test_a_node_does_not_borrow_what_it_owns():

@@ -10,6 +10,7 @@ from domain.actions import CancelEngine, CancelLend, Refuse
 from domain.engine_room import EngineRoom
 from domain.events import BorrowFinished
 from domain.helper.desk import HelperDesk
+from domain.helper.started import StartedBook
 from domain.machines import Machines
 from domain.owner import queue as queue_module
 from domain.owner.custody import Custody
@@ -129,7 +130,7 @@ def _no_depth(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _copies(original: Callable[..., Any]) -> Callable[..., Any]:
     def offer(self: HelperDesk, offered: Any, now_us: int, out: Any, **options: Any) -> Any:
-        self._started.clear()
+        self._started = StartedBook()
         return original(self, offered, now_us, out, **options)
 
     return offer

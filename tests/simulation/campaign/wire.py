@@ -333,6 +333,9 @@ class Wire:
         self.world.loop.after(self._dice.choice((5_000, 800_000, 4_000_000, later_us)), self._ghost, connection)
 
     def _ghost(self, connection: Connection) -> None:
+        helper = self.world.nodes[connection.lend.grant.helper].life
+        if helper is None or helper is not connection.helper:
+            return  # a new process remembers nothing of what the last one started
         ghost = self._new(connection.owner, connection.lend, "")
         ghost.ghost, ghost.grant, ghost.owner_open = True, connection.grant, False
         ghost.open()
