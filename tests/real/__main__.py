@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from services.simulator.suites import SUITES
-from tests.real.compared import drawn, simulated_s, with_measured_path
+from tests.real.compared import OURS, drawn, simulated_s, with_measured_path
 from tests.real.layout import SCALE
 from tests.real.run import Effort, Outcome, run
 
@@ -46,6 +46,7 @@ def main() -> int:
     parser.add_argument("--scenarios", default=SCENARIOS, help="letters of the drain suite, or whole names")
     parser.add_argument("--seeds", default="1000-1002")
     parser.add_argument("--gateway", action="store_true", help="send every request through the gateway")
+    parser.add_argument("--policy", default=OURS, help="what the simulator runs (default: %(default)s)")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--keep", type=Path, help="keep each run's data, journals and facts below this folder")
     options = parser.parse_args()
@@ -76,8 +77,8 @@ def _one(name: str, seed: int, options: argparse.Namespace) -> Compared:
         directory.mkdir(parents=True, exist_ok=True)
         outcome = asyncio.run(run(name, seed, directory, Effort(gateway=options.gateway)))
     scenario = drawn(name, seed)
-    policy, plain_s = simulated_s(scenario, seed)
-    _, measured_s = simulated_s(with_measured_path(scenario, outcome.control), seed)
+    policy, plain_s = simulated_s(scenario, seed, options.policy)
+    _, measured_s = simulated_s(with_measured_path(scenario, outcome.control), seed, options.policy)
     scale = outcome.reference_s * SCALE
     compared = Compared(policy=policy, simulated=plain_s / scale, measured_path=measured_s / scale, outcome=outcome)
     print(_line(compared), file=sys.stderr, flush=True)

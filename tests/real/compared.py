@@ -17,10 +17,9 @@ def drawn(name: str, seed: int) -> Scenario:
     return cell.draw(seed)
 
 
-def simulated_s(scenario: Scenario, seed: int) -> tuple[str, float]:
-    """Return (policy, simulated drain time): the product's machines, or the model where they cannot run the scenario."""
-    machines = driver(OURS)
-    name = MODEL if machines.refuses(scenario) else OURS
+def simulated_s(scenario: Scenario, seed: int, policy: str) -> tuple[str, float]:
+    """Return (policy, simulated drain time); the model's rule stands in where the product's machines refuse the scenario."""
+    name = MODEL if driver(policy).refuses(scenario) else policy
     return name, driver(name).run(scenario, seed).measures.drain_s
 
 

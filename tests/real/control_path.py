@@ -15,7 +15,7 @@ class ControlPath(msgspec.Struct, frozen=True, kw_only=True):
     lend_ms: float
     """From lent at the owner to accepted at the helper."""
     start_ms: float
-    """From accepted at the helper to started, of those that had nothing before them."""
+    """From accepted at the helper to started, of those that waited neither for another one nor for a load."""
     answer_ms: float
     """From the end at the helper's engine to the answer at the owner."""
 
@@ -47,7 +47,7 @@ def _gaps_ms(facts: Sequence[Mapping[str, Any]], begin: str, end: str, *, alone:
         request = fact["data"].get("request", "")
         if fact["type"] == begin and not (alone and fact["data"].get("position", 0)):
             began[request] = fact["mono_us"]
-        elif fact["type"] == end:
+        elif fact["type"] == end and not fact["data"].get("load_us", 0):
             ended[request] = fact["mono_us"]
     for request, at_us in began.items():
         if request in ended and ended[request] >= at_us:

@@ -19,6 +19,7 @@ from typing import Any, Final
 from aiohttp import web
 
 _KEY: Final = re.compile(r"\[\[([^\]]+)\]\]")
+_BYTES_PER_TOKEN: Final = 4
 _FAILS_S: Final = 0.02
 _POLL_S: Final = 0.2
 
@@ -76,7 +77,8 @@ class StubEngine:
     async def complete(self, request: web.Request) -> web.Response:
         """Sleep as long as the request takes."""
         arrived = time.monotonic()
-        asked = await request.json()
+        body = await request.read()
+        asked = json.loads(body)
         key = _key(asked)
         if self._fails and not key.startswith("warm"):
             await asyncio.sleep(_FAILS_S)
@@ -96,7 +98,7 @@ class StubEngine:
                 self._write(what="cancelled", key=key, arrived=arrived, began=began, ended=self._free_at)
                 raise
             self._write(what="run", key=key, arrived=arrived, began=began, ended=time.monotonic())
-        return web.json_response(_answer(asked))
+        return web.json_response(_answer(asked, len(body)))
 
     def _write(self, **line: Any) -> None:
         self._journal.write(json.dumps(line) + "\n")
@@ -108,9 +110,9 @@ def _key(asked: dict[str, Any]) -> str:
     return found[1]
 
 
-def _answer(asked: dict[str, Any]) -> dict[str, Any]:
+def _answer(asked: dict[str, Any], size_bytes: int) -> dict[str, Any]:
     choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "done"}}
-    given, made = len(json.dumps(asked)) // 4, asked["max_tokens"]
+    given, made = size_bytes // _BYTES_PER_TOKEN, asked["max_tokens"]
     usage = {"prompt_tokens": given, "completion_tokens": made, "total_tokens": given + made}
     return {"id": "stub", "object": "chat.completion", "model": asked["model"], "choices": [choice], "usage": usage}
 

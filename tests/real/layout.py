@@ -1,5 +1,6 @@
 """What a drawn scenario is on real processes: nodes, engines, models, links and requests, at a tenth of its time."""
 
+import json
 from collections.abc import Iterator
 
 import msgspec
@@ -8,8 +9,8 @@ from services.simulator.model.scenario import Fault, Scenario
 
 SCALE = 10
 """Work, loads, arrivals and faults are so much faster than the scenario says; the control path is what it is."""
-UNIT_TOKENS = 64_000
-"""`max_tokens` of a request of size 1: so many that the tokens of its few bytes do not count."""
+UNIT_BYTES = 4096
+"""Body of a request of size 1. A node takes work from the prompt and from how long answers are; here these have one token."""
 WARM_JOB_S = 0.15
 """How long a warm-up request takes at speed 1, if the scenario's own are not shorter."""
 WARM_SIZES = (0.5, 1.0, 1.5)
@@ -51,17 +52,18 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """Real seconds since the run began."""
     node: int
     model: str
-    tokens: int
+    size_bytes: int
+    """Of its body: what a node takes its work from."""
     native: bool
 
-    def body(self) -> dict[str, object]:
-        """Return its JSON."""
-        return {
-            "model": self.model,
-            "messages": [{"role": "user", "content": f"[[{self.key}]]"}],
-            "max_tokens": self.tokens,
-            "stream": False,
-        }
+    def body(self) -> bytes:
+        """Return its JSON, filled up to its size."""
+        missing = max(0, self.size_bytes - len(self._encoded("")))
+        return self._encoded("x" * missing)
+
+    def _encoded(self, filling: str) -> bytes:
+        message = {"role": "user", "content": f"[[{self.key}]]{filling}"}
+        return json.dumps({"model": self.model, "messages": [message], "max_tokens": 1}).encode()
 
 
 class Layout:
@@ -110,16 +112,16 @@ class Layout:
             at_s=arrival.at_s / SCALE,
             node=arrival.node,
             model=model.id,
-            tokens=max(1, round(UNIT_TOKENS * arrival.size)),
+            size_bytes=round(UNIT_BYTES * arrival.size),
             native=arrival.native,
         )
 
     def warm_up(self, place: Place, model: Model, turn: int) -> Request:
         """Return the warm-up request number `turn`: of the usual time for its work, without noise."""
         kind = turn % len(WARM_SIZES)
-        tokens = max(1, round(UNIT_TOKENS * self._warm_size(model.number, kind)))
+        size_bytes = round(UNIT_BYTES * self._warm_size(model.number, kind))
         key = f"warm{model.number}-{kind}"
-        return Request(key=key, at_s=0, node=place.number, model=model.id, tokens=tokens, native=True)
+        return Request(key=key, at_s=0, node=place.number, model=model.id, size_bytes=size_bytes, native=True)
 
     def _warm_size(self, model: int, kind: int) -> float:
         return WARM_SIZES[kind] * min(1.0, WARM_JOB_S / (self.scenario.unit_s[model] / SCALE))

@@ -14,6 +14,7 @@ from tests.real.client import Client, Reply
 from tests.real.cluster import RealCluster, real_cluster
 from tests.real.control_path import ControlPath, control_path
 from tests.real.layout import SCALE, Layout, Place, Request
+from tests.support.judge import ledger
 from tests.support.waiting import until
 
 
@@ -82,6 +83,7 @@ async def run(name: str, seed: int, directory: Path, effort: Effort | None = Non
         replies = await _traffic(cluster, gateway=effort.gateway)
         facts = await _facts_since(cluster, earlier, replies)
         (directory / "facts.json").write_bytes(msgspec.json.encode(facts))
+        (directory / "ledger.json").write_bytes(msgspec.json.encode(await ledger(cluster.parts)))
     return _outcome(name, seed, cluster, replies, facts)
 
 
