@@ -9,12 +9,36 @@ from pathlib import Path
 
 import msgspec
 
-from domain.events import Loaded, Unloaded
+from domain.events import (
+    BorrowAccepted,
+    BorrowFinished,
+    BorrowStarted,
+    CutOff,
+    LendAnswered,
+    Lent,
+    LinkAdded,
+    Loaded,
+    LoadFailed,
+    LoadStarted,
+    Unloaded,
+)
 from domain.events.commit import Commit, decode_commit, encode_commit
 from domain.ids import ModelId
 from domain.ports import StoredMessage
-from tests.support.history import Master, Recorder, finished, held, link, random_history, registered, started
+from tests.support.history import (
+    Master,
+    Recorder,
+    borrow,
+    finished,
+    held,
+    lend,
+    link,
+    random_history,
+    registered,
+    started,
+)
 from tests.support.realistic import RealCluster
+from tests.support.stories import K, M, Story
 
 FOLDER = Path(__file__).parents[1] / "replay" / "golden"
 
@@ -60,6 +84,7 @@ def main() -> None:
     cluster.run(600)
     save("realistic", cluster.recorder, cluster.master)
     save("switch", *switching())
+    save("rules", *ruling())
 
 
 def switching() -> tuple[Recorder, Master]:
@@ -87,6 +112,52 @@ def switching() -> tuple[Recorder, Master]:
             recorder.state("a", finished(f"req_{burst}_{i}", service_us=900_000 + 10_000 * i), after_us=900_000)
         master.take(recorder.facts[begin:])
     return recorder, master
+
+
+def ruling() -> tuple[Recorder, Master]:
+    """Live through what bursts and switches leave out: a shared runtime, probes, hints, failures, a helper that falls silent."""
+    other = link("a", "b", load_if_unloaded=True)
+    story = Story("a", "b", "c", links=(other, link("a", "c")), fit_us=0)
+    story.share("b", K, M, resident=K, loads_us={K: 20_000_000, M: 20_000_000})
+    story.wait(100_000_000)
+    story.burst(30)  # nobody is measured: the loaded helper is probed
+    to_c = link("a", "c")
+    for i in range(3):
+        _lends(story, to_c, f"req_{i + 2}", 400_000)
+        story.recorder.state("a", finished(f"req_own{i}", service_us=1_000_000))
+    story.look()  # measured now: it has a plain lease, and its owner is told that it is faster
+    for i in (10, 11):
+        story.recorder.state("a", lend(Lent, f"req_{i}", to_c, work=64_000_000, out=1, waited_us=1))
+        story.recorder.state("a", lend(CutOff, f"req_{i}", to_c, reason="helper_failed", may_have_run=True))
+        story.recorder.state("a", held(f"req_{i}", lendable=False))
+    story.look()
+    story.ring()  # its quarantine ends, or the probe of the other is due
+    for i in range(12, 16):
+        story.ring()
+        _lends(story, to_c, f"req_{i}", 400_000)
+    for i in range(200):
+        story.recorder.state("a", held(f"req_more{i}"))
+    story.look()  # deep enough for a switch
+    story.recorder.state("a", lend(Lent, "req_more1", other, work=64_000_000, out=1, waited_us=1))
+    story.recorder.state("b", borrow(BorrowAccepted, "req_more1", other, position=0))
+    story.recorder.state("b", LoadStarted(model=M, cause="borrowed"))
+    for _ in range(12):
+        story.ring()  # it says nothing more: asked, then taken for stalled
+    story.recorder.state("b", LoadFailed(model=M, cause="borrowed", reason="killed"))
+    story.look()
+    return story.recorder, story.master
+
+
+def _lends(story: Story, on: LinkAdded, request: str, took_us: int) -> None:
+    """Let a request be lent and answered."""
+    story.recorder.state("a", lend(Lent, request, on, work=64_000_000, out=1, waited_us=1))
+    story.recorder.state(on.helper, borrow(BorrowAccepted, request, on, position=0))
+    story.recorder.state(on.helper, borrow(BorrowStarted, request, on))
+    done = borrow(BorrowFinished, request, on, work=64_000_000, service_us=took_us, status=200, ok=True)
+    story.recorder.state(on.helper, done, after_us=took_us)
+    story.recorder.state("a", lend(LendAnswered, request, on, status=200, service_us=took_us))
+    story.recorder.state("a", finished(request, helper=on.helper, service_us=took_us))
+    story.look()
 
 
 if __name__ == "__main__":
