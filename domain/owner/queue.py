@@ -5,6 +5,7 @@ Custody never moves: whatever happens, a request is at exactly one place and end
 
 import heapq
 from collections.abc import Collection
+from functools import partial
 
 from domain.actions import CancelEngine, CancelLend, Lend, OrderKey, Output
 from domain.events import Fact, LeaseStalled
@@ -134,7 +135,7 @@ class OwnerQueue(Custody):
             free = self.leases.free()
             if not free:
                 return
-            found = self._held.first_that(lambda own, free=free: _first_suiting(free, own), _LOOK_AT_MOST)
+            found = self._held.first_that(partial(_first_suiting, free), _LOOK_AT_MOST)
             if found is None:
                 return
             self._lend(*found, now_us, out)

@@ -93,8 +93,8 @@ class RoomWorld:
                 self.lends[request] = action
             case CancelLend():
                 del self.lends[request]
-            case Refuse():
-                assert request in self.ended
+            case _:
+                assert request in self.ended, "a client is told of an error that no fact tells"
 
     def _load(self, action: LoadModel) -> None:
         assert self.loading is None, "two loads at once"
@@ -126,7 +126,7 @@ class RoomWorld:
             case BorrowReturned():
                 assert self.desk.pop(fact.request, (fact.model, "waiting"))[1] == "waiting", "returned after its start"
                 self.bodies.pop(fact.request, None)
-            case BorrowFinished():
+            case _:
                 assert self.desk.pop(fact.request)[1] == "running"
 
     def _room_fact(self, fact: Any) -> None:

@@ -214,6 +214,17 @@ def test_a_borrowed_request_may_wait_for_a_load_that_goes_on_already_whatever_it
     assert told(rig.borrow(B, 2, 1, may_load=False)) == ["BorrowAccepted r2", "AcceptBorrow r2"]
 
 
+def test_one_that_waits_for_its_body_goes_back_when_another_model_is_loaded_and_its_link_forbids_to_load_its_own_again():
+    rig = Rig()
+    rig.borrow(B, 1, 0)
+    rig.models[B].borrow(offer(2, link=LINK_OF[B], may_load=False), 1)
+    rig.room.loaded(B, SECOND, SECOND)
+    rig.done(B, 1, 2 * SECOND)
+    outputs = rig.borrow(C, 3, 3 * SECOND)
+    assert loads(outputs) == [(C, "borrowed")]
+    assert (of(outputs, BorrowReturned).request, of(outputs, BorrowReturned).reason) == (rid(2), "load_needed")
+
+
 def test_own_work_that_comes_during_a_load_for_borrowed_work_takes_its_place_and_is_loaded_next():
     rig = Rig()
     rig.borrow(B, 1, 0)
@@ -329,7 +340,7 @@ def test_an_own_request_cancels_the_restore():
     rig = displacing()
     outputs = rig.submit(B, 2, 10 * SECOND + 5)
     assert "RestoreCancelled" in told(outputs)
-    rig.done(B, 2, 20 * SECOND)
+    assert loads(rig.done(B, 2, 20 * SECOND)) == []
     assert rig.room.next_timer_us() is None
 
 

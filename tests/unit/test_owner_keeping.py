@@ -168,6 +168,14 @@ def test_a_model_that_serves_several_at_once_keeps_only_what_its_slots_cannot_be
     assert "Kept r4" in told(made.submit(new(4), 0))
 
 
+def test_what_waits_inside_the_engine_counts_as_before_the_request():
+    made = runtime(depth=3)
+    for number in (1, 2):
+        made.submit(new(number), 0)
+    made.take_lease(priced(job_us=25 * SECOND), order(1), 0, 0)
+    assert "Lend r3" in told(made.submit(new(3), 0))  # here 10 + 10 + 10 s
+
+
 def test_with_the_setting_off_from_the_start_two_go_straight():
     made, outputs = keeping(hold_for_faster_helper=False)
     assert told(outputs) == ["Held r3", "Lent r3", "Lend r3"]
