@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -32,12 +33,16 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     simulated: float
     measured_path: float
     """Simulated with the control path that this run had."""
+    real: float
     outcome: Outcome
 
-    @property
-    def real(self) -> float:
-        """The real run's ratio."""
-        return self.outcome.ratio
+
+class Medians(NamedTuple):
+    """Over the seeds of a scenario."""
+
+    simulated: float
+    measured_path: float
+    real: float
 
 
 def main() -> int:
@@ -56,7 +61,8 @@ def main() -> int:
         compared[name] = [_one(name, seed, options) for seed in _seeds(options.seeds)]
     print(table(compared))
     if options.json is not None:
-        options.json.write_bytes(msgspec.json.format(msgspec.json.encode(compared)))
+        figures = {name: {**_medians(runs)._asdict(), "runs": runs} for name, runs in compared.items()}
+        options.json.write_bytes(msgspec.json.format(msgspec.json.encode(figures)))
     return 1 if any(_is_worse(runs) for runs in compared.values()) else 0
 
 
@@ -80,7 +86,9 @@ def _one(name: str, seed: int, options: argparse.Namespace) -> Compared:
     policy, plain_s = simulated_s(scenario, seed, options.policy)
     _, measured_s = simulated_s(with_measured_path(scenario, outcome.control), seed, options.policy)
     scale = outcome.reference_s * SCALE
-    compared = Compared(policy=policy, simulated=plain_s / scale, measured_path=measured_s / scale, outcome=outcome)
+    compared = Compared(
+        policy=policy, simulated=plain_s / scale, measured_path=measured_s / scale, real=outcome.ratio, outcome=outcome
+    )
     print(_line(compared), file=sys.stderr, flush=True)
     return compared
 
@@ -117,11 +125,9 @@ def _row(name: str, runs: list[Compared]) -> tuple[str, ...]:
     )
 
 
-def _medians(runs: list[Compared]) -> tuple[float, float, float]:
-    """Return the medians of simulated, simulated with the measured path, and real."""
+def _medians(runs: list[Compared]) -> Medians:
     rows = [(one.simulated, one.measured_path, one.real) for one in runs]
-    simulated, measured, real = (statistics.median(column) for column in zip(*rows, strict=True))
-    return simulated, measured, real
+    return Medians(*(statistics.median(column) for column in zip(*rows, strict=True)))
 
 
 def _is_worse(runs: list[Compared]) -> bool:
