@@ -9,6 +9,7 @@ from tests.simulation.campaign.loop import SimLoop
 
 CANCEL_US = 40_000
 LOAD_FAILURE_US = 300_000
+FAILED_LOAD_US, DEAD_US = 34_000_000, 3_000_000
 
 
 class Entry(msgspec.Struct, kw_only=True):
@@ -60,6 +61,8 @@ class Engine:
         """Called when a request has left; `whole`: with its answer."""
         self.began: Callable[[Entry], None] = lambda _entry: None
         self.fails_loads = 0
+        self.waits_until_us = 0
+        """A model that failed is not loaded again before; the longest wait of the product, on a slow clock."""
         self.violated: Callable[[str], None] = lambda _what: None
 
     def take(self, entry: Entry, takes_us: int) -> bool:
@@ -113,6 +116,7 @@ class Engine:
     def crash(self) -> None:
         """The process dies with all that is inside."""
         self.up, self.life = False, self.life + 1
+        self.waits_until_us = max(self.waits_until_us, self._loop.now_us + DEAD_US)
         self.resident, self.loading = None, None
         inside, self.inside = self.inside, {}
         for entry in inside.values():
@@ -140,6 +144,7 @@ class Engine:
                 return
             self.loading = None
             if fails:
+                self.waits_until_us = self._loop.now_us + FAILED_LOAD_US
                 ended("no_memory")
                 return
             self.resident = model

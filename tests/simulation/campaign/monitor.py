@@ -203,7 +203,9 @@ class Monitor:
         if self._idle_us.get(key) != since_us or life.process.frozen or life.process.dead:
             return
         now_us = self.world.loop.now_us
-        if now_us - refused_us < RETRY_US or now_us - self._trouble_us.get(life.name, -RETRY_US) < IDLE_US:
+        engine = life.machine.engines[model]  # type: ignore[index]
+        waits = len(engine.models) > 1 and now_us < engine.waits_until_us
+        if waits or now_us - refused_us < RETRY_US or now_us - self._trouble_us.get(life.name, -RETRY_US) < IDLE_US:
             self.world.loop.after(IDLE_US, self._still_idle, life, model, since_us)
             return
         held = life.runtimes[model].counts().held  # type: ignore[index]

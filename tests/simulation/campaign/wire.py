@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tests.simulation.campaign.node import NodeLife
     from tests.simulation.campaign.world import World
 
+FIRST_TOKEN_US = 150_000
 CONTINUE_US, CONNECT_US = 5_000_000, 10_000_000
 OUTCOMES = {"offload_returned": "returned", "offload_busy": "busy"}
 
@@ -252,9 +253,13 @@ class Connection:
     def answer_begins(self) -> None:
         if not self.helper_open or not self.wire.world.clients.is_stream(self.request):
             return
-        self._to_owner(self._head_of_answer)
+        self.wire.world.loop.after(FIRST_TOKEN_US, self._first_token)
         if self.fate == "cut_in_answer":
-            self.wire.world.loop.after(100_000, self._reset)
+            self.wire.world.loop.after(self.wire.cut_us(), self._reset)
+
+    def _first_token(self) -> None:
+        if self.helper_open:
+            self._to_owner(self._head_of_answer)
 
     def engine_left(self, result: EngineResult, took_us: int) -> None:
         """The engine is done with it: the helper's handler answers, if anybody still listens."""
@@ -286,6 +291,10 @@ class Wire:
 
     def hop_us(self, fate: str) -> int:
         return self._dice.randint(10_000, 900_000) if fate == "slow" else self._dice.randint(200, 900)
+
+    def cut_us(self) -> int:
+        """Return when an answer is cut: before the first token, or after it."""
+        return self._dice.choice((FIRST_TOKEN_US // 2, FIRST_TOKEN_US * 3 // 2))
 
     def body_us(self, fate: str) -> int:
         return self._dice.randint(1_000_000, 12_000_000) if fate == "slow" else 0
