@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import os
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -46,7 +45,6 @@ class RealCluster:
         """Start the stub engine of a node at its port; it has loaded its first model after `first_load_s`."""
         flags = {
             "--port": self.ports[place.number],
-            "--parent": os.getpid(),
             "--models": ",".join(model.local for model in place.models),
             "--loaded": place.models[0].local,
             "--first-load-s": first_load_s,
@@ -57,7 +55,13 @@ class RealCluster:
         }
         words = [text for flag, value in flags.items() for text in (flag, str(value))]
         self.engines[place.number] = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.real.engine", *words, *(["--fails"] if place.fails else []), cwd=ROOT
+            sys.executable,
+            "-m",
+            "tests.real.engine",
+            *words,
+            *(["--fails"] if place.fails else []),
+            cwd=ROOT,
+            stdin=asyncio.subprocess.PIPE,
         )
         await listening(self.ports[place.number], timeout_s=START_S)
 

@@ -10,18 +10,19 @@ The journal gets a line for each run and each load, with times of the machine's 
 import argparse
 import asyncio
 import json
-import os
 import re
+import sys
 import time
 from pathlib import Path
 from typing import Any, Final
 
 from aiohttp import web
 
+from tests.support.moments import elapsed, moment
+
 _KEY: Final = re.compile(r"\[\[([^\]]+)\]\]")
 _BYTES_PER_TOKEN: Final = 4
 _FAILS_S: Final = 0.02
-_POLL_S: Final = 0.2
 
 
 class StubEngine:
@@ -40,7 +41,7 @@ class StubEngine:
 
     async def begin(self) -> None:
         """Load the first model."""
-        await asyncio.sleep(self._first_s)
+        await elapsed(self._first_s)
         self._loaded = self._first
 
     def app(self) -> web.Application:
@@ -69,7 +70,7 @@ class StubEngine:
             began = time.monotonic()
             if model != self._loaded:
                 self._loaded = None
-                await asyncio.sleep(self._load_s)
+                await elapsed(self._load_s)
                 self._loaded = model
             self._write(what="load", key=model, arrived=began, began=began, ended=time.monotonic())
         return web.json_response({"loaded": model})
@@ -81,7 +82,7 @@ class StubEngine:
         asked = json.loads(body)
         key = _key(asked)
         if self._fails and not key.startswith("warm"):
-            await asyncio.sleep(_FAILS_S)
+            await elapsed(_FAILS_S)
             self._write(what="failed", key=key, arrived=arrived, began=arrived, ended=time.monotonic())
             return _error(500, "this engine fails")
         async with self._turn:
@@ -92,7 +93,7 @@ class StubEngine:
             began = max(arrived, self._free_at)
             self._free_at = began + self._times[key] / self._speed
             try:
-                await asyncio.sleep(self._free_at - time.monotonic())
+                await moment(self._free_at)
             except asyncio.CancelledError:
                 self._free_at = time.monotonic()
                 self._write(what="cancelled", key=key, arrived=arrived, began=began, ended=self._free_at)
@@ -122,21 +123,19 @@ def _error(status: int, message: str) -> web.Response:
 
 
 async def serve(options: argparse.Namespace) -> None:
-    """Listen, then load the first model, and serve until killed, or until the process that started this one is gone."""
+    """Listen, then load the first model, and serve until killed, or until standard input ends: who started this one is gone."""
     engine = StubEngine(options)
     runner = web.AppRunner(engine.app(), handler_cancellation=True, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", options.port).start()
     await engine.begin()
-    while os.getppid() == options.parent:  # noqa: ASYNC110  # a parent's end wakes nobody
-        await asyncio.sleep(_POLL_S)
+    await asyncio.to_thread(sys.stdin.read)
 
 
 def main() -> None:
     """Run by the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--parent", type=int, required=True, help="it ends with this process")
     parser.add_argument("--models", required=True)
     parser.add_argument("--loaded", required=True, help="the model that is loaded first")
     parser.add_argument("--first-load-s", type=float, default=0.0)

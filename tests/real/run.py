@@ -15,6 +15,7 @@ from tests.real.cluster import RealCluster, real_cluster
 from tests.real.control_path import ControlPath, control_path
 from tests.real.layout import SCALE, Layout, Place, Request
 from tests.support.judge import ledger
+from tests.support.moments import elapsed, moment
 from tests.support.waiting import until
 
 
@@ -78,7 +79,7 @@ async def run(name: str, seed: int, directory: Path, effort: Effort | None = Non
         await _warm_up(cluster, effort)
         await cluster.link()
         if effort.idle:
-            await asyncio.sleep(layout.idle_s)
+            await elapsed(layout.idle_s)
         earlier = len(await cluster.parts.events())
         replies = await _traffic(cluster, gateway=effort.gateway)
         facts = await _facts_since(cluster, earlier, replies)
@@ -144,9 +145,8 @@ async def _traffic(cluster: RealCluster, *, gateway: bool) -> list[Reply]:
 
 
 async def _ask_at(client: Client, request: Request, encoded: bytes, began_s: float) -> Reply:
-    late_s = time.monotonic() - began_s
-    if request.at_s > late_s:
-        await asyncio.sleep(request.at_s - late_s)
+    if request.at_s:
+        await moment(began_s + request.at_s)
     return await client.ask(request, encoded)
 
 
@@ -154,10 +154,10 @@ async def _strike(cluster: RealCluster, fault: Fault, began_s: float) -> None:
     """Kill a node and its engine; `leaseway up` starts the node again, the engine comes back when the fault is over."""
     assert fault.kind == "crash", f"a fault of kind {fault.kind} is not done on real processes"
     place = cluster.layout.places[fault.node]
-    await asyncio.sleep(max(0.0, began_s + fault.at_s - time.monotonic()))
+    await moment(began_s + fault.at_s)
     cluster.parts.kill(f"node:{place.id}")
     await cluster.kill_engine(place)
-    await asyncio.sleep(max(0.0, began_s + fault.at_s + fault.lasts_s - time.monotonic()))
+    await moment(began_s + fault.at_s + fault.lasts_s)
     await cluster.start_engine(place, first_load_s=place.load_s)
 
 
