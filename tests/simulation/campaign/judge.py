@@ -5,11 +5,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from adapters.log.history import Cursors, History, Streams, stored_commit
+from adapters.log.spool import BYTES_MAX
 from domain.errors import HistoryError, HistoryGapError
 from domain.events import (
     Cancelled,
     Expired,
-    FactsSummarised,
     Failed,
     Finished,
     OwnerPlanned,
@@ -41,10 +41,9 @@ def judge(world: "World") -> None:
     _replayed(world)
     _terms_rise(world, commits)
     _feed_is_ledger(world, commits)
-    ends, summarised = _ends(world, commits)
+    ends = _ends(world, commits)
     for client in world.clients.all.values():
-        if client.request in ends or client.node not in summarised:
-            _one_end(world, client, ends.get(client.request, []))
+        _one_end(world, client, ends.get(client.request, []))
     _presumed(world, commits)
 
 
@@ -53,6 +52,8 @@ def _one_end(world: "World", client: Client, ends: list[str]) -> None:
     what, status = client.outcomes[0][1:]
     if not ends and (client.taken_us < 0 or (what == "cut" and not client.enrolled)):
         return  # a model in no link states only ends, and a killed process states none
+    if ends in ([], ["orphaned"]) and world.nodes[client.node].spec.spool_bytes < BYTES_MAX:
+        return  # of what a full spool has no room for, there are only counts; and none if the process is killed then
     if len(ends) != 1:
         world.violate(f"P3 {client.node}: {client.request} ({what}) has {len(ends)} ends: {ends}")
         return
@@ -66,19 +67,13 @@ def _one_end(world: "World", client: Client, ends: list[str]) -> None:
         world.violate(f"P3 {client.node}: {client.request} was {what} {status}, but ended {ends[0]}")
 
 
-def _ends(world: "World", commits: list[Commit]) -> tuple[dict[RequestId, list[str]], set[str]]:
-    """Return every terminal of each request: facts as stored, each once however often it was stored, and orphans.
-
-    Besides, the nodes whose spool overflowed: they have said of some facts only how many there were.
-    """
+def _ends(world: "World", commits: list[Commit]) -> dict[RequestId, list[str]]:
+    """Return every terminal of each request: facts as stored, each once however often it was stored, and orphans."""
     seen = set()
     ends: dict[RequestId, list[str]] = {}
-    summarised: set[str] = set()
     for message in world.server.streams[EVENTS]._messages:
         assert message is not None
         given = world.reader.fact(message)
-        if isinstance(given, FactInput) and isinstance(given.fact, FactsSummarised):
-            summarised.add(given.speaker)
         if not isinstance(given, FactInput) or type(given.fact) not in KINDS:
             continue
         name = (given.speaker, given.incarnation, given.pseq)
@@ -89,7 +84,7 @@ def _ends(world: "World", commits: list[Commit]) -> tuple[dict[RequestId, list[s
         for decision in made.decisions:
             if isinstance(decision, RequestOrphaned):
                 ends.setdefault(decision.request, []).append("orphaned")
-    return ends, summarised
+    return ends
 
 
 def _terms_rise(world: "World", commits: list[Commit]) -> None:
