@@ -234,7 +234,7 @@ def stalled(links=(ON,)) -> Story:
     return story
 
 
-def words(decisions) -> list:
+def words(decisions) -> list[LeaseChecked | LeaseStalled]:
     return [d for d in decisions if isinstance(d, LeaseChecked | LeaseStalled)]
 
 
