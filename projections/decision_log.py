@@ -52,7 +52,6 @@ KINDS: Final[dict[str, str]] = {
     "health": "master: a node's health changed; outcome is the state",
     "presumed_lost": "master: the owner of this request is silent",
     "orphaned": "master: the owner's process ended with this request open",
-    "safe_mode_entered": "master: no leases, stored history is in doubt",
     "safe_mode_left": "master: an operator began a new generation",
     "lease_updated": "owner: it took a lease; slots and out as they are then",
     "lease_cleared": "owner: the lease is over here, cleared or run out; out is what is still lent over the link",
@@ -66,7 +65,7 @@ KINDS: Final[dict[str, str]] = {
     "relay_refused": "owner: the request could not be passed on",
     "native_waited_behind_borrowed": "helper: a request of its own waited behind borrowed work inside the engine",
     "borrowed_returned": "helper: it handed a borrowed request back unstarted",
-    "still_running": "helper: its answer to a check, one row for each borrowed request that its engine has",
+    "still_running": "helper: its answer to a check, one row for each borrowed request of the link that runs or waits there",
 }
 """Every kind of row with what it says."""
 

@@ -1,5 +1,7 @@
 """`health`: how nodes and their models were, by whoever said it."""
 
+import re
+from collections.abc import Mapping
 from typing import Final
 
 from domain.events import (
@@ -7,6 +9,7 @@ from domain.events import (
     BreakerChanged,
     Decision,
     Draining,
+    FactsSummarised,
     HeartbeatMissed,
     HeartbeatSeen,
     Input,
@@ -31,8 +34,12 @@ KINDS: Final[dict[str, str]] = {
     "not_accepting": "node: the model takes none for now; reason says why",
     "draining": "node: it ends what it has and takes nothing new",
     "stopped": "node: its process ended in order",
+    "facts_summarised": "node: its spool was full; reason counts the facts that are lost as such, and a snapshot follows",
 }
 """Every kind of row with what it says."""
+
+_NAMED_MAX: Final = 32
+_TAG: Final = re.compile(r"[a-z_]{1,32}\.[a-z_]{1,32}")
 
 
 def commit_rows(place: Place, commit: Commit, router: str) -> list[Row]:
@@ -90,6 +97,16 @@ def _stated(fact: Input, node: NodeId) -> dict[str, object] | None:
             said = {"kind": "draining"}
         case Stopped():
             said = {"kind": "stopped"}
+        case FactsSummarised():
+            said = {"kind": "facts_summarised", "reason": _counted(fact.counts)}
         case _:
             return None
     return said | {"node": node}
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    """Return how many facts of which tag are lost, by tag; a node chooses the words, so only tags are named."""
+    named = {tag: count for tag, count in sorted(counts.items()) if _TAG.fullmatch(tag)}
+    shown = dict(list(named.items())[:_NAMED_MAX])
+    rest = sum(counts.values()) - sum(shown.values())
+    return ", ".join([*(f"{count} {tag}" for tag, count in shown.items()), *([f"{rest} others"] if rest else [])])

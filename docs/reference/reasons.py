@@ -35,7 +35,15 @@ KINDS_HEAD = """
 
 `leaseway decisions` shows the decision log, `leaseway loads` what nodes loaded. Every column is in [tables](tables.md).
 A plan row has outcome `left_out` where it stands for candidates beyond the first 16, by code, and `none` where a plan had
-no candidate.
+no candidate. That history is in doubt is in no row: a master in safe mode adds nothing to it. `leaseway status` says it, and
+so does the master's log.
+"""
+CODES_OF_ROWS = """
+## Reasons in other rows than plans
+A lease is `cleared`, or `changed` to fewer slots, for the code of the plan that did it.
+
+| kind | code | meaning |
+|---|---|---|
 """
 KINDS = {"Decisions": decision_log.KINDS, "Loads": loads.KINDS, "Health": health.KINDS}
 
@@ -64,9 +72,7 @@ def kinds_of_rows() -> str:
     codes = "".join(
         f"| {kind} | `{code}` | {said} |\n" for kind, found in CODES.items() for code, said in found.items()
     )
-    return (
-        f"{KINDS_HEAD}{kinds}\n## Reasons in other rows than plans\n\n| kind | code | meaning |\n|---|---|---|\n{codes}"
-    )
+    return f"{KINDS_HEAD}{kinds}{CODES_OF_ROWS}{codes}"
 
 
 def _table(about: str, kinds: dict[str, str]) -> str:

@@ -179,5 +179,5 @@ _SAYINGS: Final[dict[str, Callable[[Row], str]]] = {
     "relay_refused": lambda row: f"could not be passed on: {row['reason']}",
     "native_waited_behind_borrowed": _native_waited,
     "borrowed_returned": _returned_by_helper,
-    "still_running": lambda row: f"still works on it, for {duration(row['running_us'])} so far",
+    "still_running": lambda row: f"still has it, running or waiting, for {duration(row['running_us'])} so far",
 }

@@ -11,6 +11,7 @@ from domain.events import (
     CutOff,
     Decision,
     Draining,
+    FactsSummarised,
     HeartbeatMissed,
     HeartbeatSeen,
     Input,
@@ -40,7 +41,6 @@ from domain.events import (
     RestoreCancelled,
     Restored,
     RestoreScheduled,
-    SafeModeEntered,
     SafeModeLeft,
     StillRunning,
     Stopped,
@@ -101,10 +101,9 @@ DECISIONS: tuple[Decision, ...] = (
     NodeHealthChanged(node=HELPER, state="unhealthy", reason="heartbeat_missed"),
     RequestPresumedLost(node=OWNER, model=MODEL, request=request(7)),
     RequestOrphaned(node=OWNER, model=MODEL, request=request(7)),
-    SafeModeEntered(reason="history_gap"),
     SafeModeLeft(reason="looked", old_generation="a", old_version=1, old_digest="b"),
 )
-"""Every decision of the master."""
+"""Every decision that a master states."""
 
 OWNERS: tuple[Input, ...] = (
     LeaseUpdated(link=LINK, lease=lease(), model=MODEL, helper=HELPER, slots=2, out=1),
@@ -154,6 +153,7 @@ CONDITIONS: tuple[Input, ...] = (
     NotAccepting(model=MODEL, reason="restoring"),
     Draining(),
     Stopped(),
+    FactsSummarised(counts={"lend.lent": 2, "queue.held": 17}, first_pseq=9, last_pseq=9),
 )
 """Every fact about how a node is."""
 

@@ -10,6 +10,7 @@ from domain.events import (
     BorrowReturned,
     CutOff,
     Decision,
+    FactsSummarised,
     HeartbeatMissed,
     Input,
     Kept,
@@ -328,6 +329,18 @@ def test_an_observation_of_the_master_is_no_decision_but_a_row_about_the_nodes_h
     assert sorted(projected.rows) == ["events", "health"]
     assert differing(projected, "health") == [{"kind": "heartbeat_missed", "node": "n2", "silent_us": 1}]
     assert projected.unreadable == ()
+
+
+def test_a_summary_of_lost_facts_is_a_row_that_counts_them_and_repeats_no_word_that_is_no_tag():
+    lost = {"queue.held": 17, "lend.lent": 2, CANARY: 3}
+    projected = of_facts(FactsSummarised(counts=lost, first_pseq=1, last_pseq=1))
+    assert differing(projected, "health") == [
+        {"kind": "facts_summarised", "node": "n1", "reason": "2 lend.lent, 17 queue.held, 3 others"}
+    ]
+    many = {f"a.{chr(97 + i % 26)}{chr(97 + i // 26)}": 1 for i in range(40)}
+    [reason] = shown(of_facts(FactsSummarised(counts=many, first_pseq=1, last_pseq=1)), "health", "reason")
+    assert reason.count(",") == 32
+    assert reason.endswith(", 8 others")
 
 
 def test_an_observation_that_a_node_claims_to_have_made_is_kept_and_nothing_is_made_of_it():
