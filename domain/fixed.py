@@ -81,11 +81,6 @@ def _shift(value: int, bits: int) -> int:
     return value << bits if bits >= 0 else value >> -bits
 
 
-def ratio_q32(numerator: int, denominator: int) -> int:
-    """Return numerator / denominator in Q32, rounded down; the denominator must be above zero."""
-    return (numerator << 32) // denominator
-
-
 def times(value: int, factor_q32: int) -> int:
     """Return value * factor, rounded down."""
     return value * factor_q32 >> 32

@@ -76,7 +76,9 @@ SETTINGS: Final[Mapping[str, Setting]] = {
             "bool",
             "price a helper by the owner's samples alone until it has min_samples of its own",
         ),
-        Setting("scheduling_min_samples", 20, 2, 100_000, "count", "measured requests until a model has its own price"),
+        Setting(
+            "scheduling_min_samples", 20, 2, 50, "count", "samples from when on a price is called the helper's own"
+        ),  # a model's last 50 are kept
         Setting(
             "scheduling_refresh_interval",
             _seconds(60),

@@ -6,6 +6,7 @@ from domain.catalogue.eligibility import VISION, ineligible
 from domain.events import LinkAdded, ModelInfo
 from domain.ids import LinkId
 from domain.master import breaker, fits, pricing, reasons, rooms, slots
+from domain.master.control import depth
 from domain.master.fits import Fit, FitRules, cost_us, unit_q64
 from domain.master.pricing import Place
 from domain.master.state import Node, Queue, State, owner_key
@@ -82,7 +83,7 @@ def look(state: State, link: LinkId, owner: ModelInfo | None, queue: Queue) -> C
     else:
         at = candidate.at = pricing.place_of(state, added.helper, node, added.helper_model)
         candidate.info = info
-        candidate.spare = pricing.free_slots(state, added, at, node.depth)
+        candidate.spare = pricing.free_slots(state, added, at, depth(state.control, node.depth))
         candidate.idle_us = rooms.idle_us(state, at.name, node, at.room, at.models)
         candidate.code = _unfit(candidate, info, owner, queue) or _not_now(state, candidate, node, at)
     return candidate

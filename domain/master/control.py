@@ -53,11 +53,20 @@ def fold_control(state: State, given: ControlInput) -> None:
 
 def setting(control: Control, name: str) -> int:
     """Return what holds for a setting (bare name): the operator's override, else the file's value, else the default."""
+    value = _decided(control, name)
+    return SETTINGS[name].default if value is None else value
+
+
+def depth(control: Control, registered: int) -> int:
+    """Return how many requests a node's engine gets at once: what was decided for all nodes, else what it registered itself."""
+    value = _decided(control, "scheduling_backend_depth")
+    return registered if value is None else value
+
+
+def _decided(control: Control, name: str) -> int | None:
     full = PREFIX + name
     value = control.settings.get(full)
-    if value is None:
-        value = control.stated.get(full)
-    return SETTINGS[name].default if value is None else value
+    return control.stated.get(full) if value is None else value
 
 
 def _add(control: Control, event: LinkAdded) -> None:

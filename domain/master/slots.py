@@ -35,12 +35,6 @@ def is_open(use: SlotUse) -> bool:
     return max(use.lent, use.accepted) > max(use.lent_closed, use.accepted_closed)
 
 
-def open_uses(state: State, key: str) -> list[SlotUse]:
-    """Return what is out over a link, in order of request id."""
-    uses = state.uses.get(key)
-    return [use for _, use in sorted(uses.items()) if is_open(use)] if uses else []
-
-
 def count_open(state: State, key: str) -> int:
     """Return how many requests are out over a link."""
     uses = state.uses.get(key)

@@ -17,6 +17,7 @@ from domain.pipe import Left
 
 _NO_ANSWER = 502
 _RETRY_LOAD_S = 30
+"""What a client is told to wait where the model cannot be loaded: as long as the pause between two tries grows to."""
 
 
 class Custody:
@@ -168,7 +169,7 @@ class Custody:
                     status=503,
                     code="model_unavailable",
                     message=f"model {self._config.model}: {why}",
-                    retry_after_s=30,
+                    retry_after_s=_RETRY_LOAD_S,
                 )
             )
 

@@ -27,6 +27,9 @@ from domain.events import (
     RequestOrphaned,
     RequestPresumedLost,
     SettingChanged,
+    SettingCleared,
+    SettingStated,
+    SettingUnstated,
 )
 from domain.ids import ModelId, NodeId, RequestId
 from tests.support.history import borrow, finished, held, lend, link, registered
@@ -331,6 +334,18 @@ def test_a_changed_setting_plans_every_owner_with_work_again():
     story.burst(10)
     story.recorder.decree(SettingChanged(name="cluster.scheduling_backend_depth", value=3))
     assert [d.trigger for d in story.look() if isinstance(d, OwnerPlanned)] == ["link"]
+
+
+def test_the_next_lease_is_as_wide_as_the_depth_that_was_set_whatever_the_helper_registered():
+    story = Story()
+    story.recorder.decree(SettingStated(name="cluster.scheduling_backend_depth", value=1))
+    assert leases(story.burst(10)) == [("LeaseGranted", "b", 1)]
+    story.recorder.decree(SettingChanged(name="cluster.scheduling_backend_depth", value=2))
+    assert leases(story.look()) == [("LeaseChanged", "b", 2)]
+    story.recorder.decree(SettingCleared(name="cluster.scheduling_backend_depth"))
+    assert leases(story.look()) == [("LeaseChanged", "b", 1)]
+    story.recorder.decree(SettingUnstated(name="cluster.scheduling_backend_depth"))
+    assert leases(story.look()) == [("LeaseChanged", "b", 2)]  # as registered
 
 
 def test_a_node_cannot_speak_for_a_link_of_others():

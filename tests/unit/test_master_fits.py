@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from domain import fixed
+from domain.control.settings import SETTINGS
 from domain.master.fits import WINDOW, Fit, FitRules, Price, cost_us, price, rules_of, unit_q64
 
 DAY_US = 86_400_000_000
@@ -216,6 +217,10 @@ def test_the_rules_of_a_lane_come_from_the_settings():
     values = {"scheduling_sample_window": 7, "scheduling_min_samples": 100_000, "scheduling_hard_switch": 1}
     assert rules_of(values.__getitem__, "image") == FitRules(7, WINDOW, hard_switch=True, estimated=False)
     assert rules_of({**values, "scheduling_hard_switch": 0}.__getitem__, "text") == FitRules(7, WINDOW, estimated=True)
+
+
+def test_no_more_samples_can_be_asked_for_than_are_kept():
+    assert SETTINGS["scheduling_min_samples"].maximum == WINDOW
 
 
 def test_the_longest_runs_and_the_largest_works_keep_every_number_within_64_bits():
