@@ -8,7 +8,7 @@ from adapters.log.feed import Feed
 from adapters.log.ledger import Ledger
 from adapters.log.producer import Producer
 from domain.errors import PublishUnknownError
-from domain.master import breaker, fold, health, leases, registration, slots, timers
+from domain.master import breaker, fold, health, pricing, registration, slots
 from services.master.outbox import Outbox
 from tests.simulation.campaign.loop import pass_time
 from tests.simulation.campaign.planting import Swap, always, bug, nothing
@@ -49,7 +49,7 @@ def _no_orphans(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _others_ignored(_original: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda *_arguments, **_options: 2
+    return lambda _state, _added, _at, depth: depth
 
 
 def _only_opens(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -69,8 +69,12 @@ bug("fold_keeps_dead_slots", "what a dead process had borrowed keeps its slots",
 bug("fold_keeps_slots_of_snapshots", "a snapshot closes no slots", Swap(registration, "_replace_slots", nothing))
 bug("master_never_offline", "a silent node is waited for without end", Swap(health, "missed", nothing))
 bug("master_never_back", "a node that beats again stays silent", Swap(health, "seen", nothing))
-bug("master_leases_for_ever", "a lease is never over", *(
-    Swap(module, "lease_life_us", always(10**15)) for module in (leases, timers)))  # fmt: skip
+bug(
+    "master_grants_all_to_each",
+    "what others have of a helper is not counted",
+    Swap(pricing, "free_slots", _others_ignored),
+)
+bug("master_ignores_claims", "two models of one runtime are leased at once", Swap(pricing, "is_claimed", always(False)))
 bug("breaker_stays_open", "a breaker that opened never closes", Swap(breaker, "changes", _only_opens))
 
 

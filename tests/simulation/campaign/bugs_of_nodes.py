@@ -18,6 +18,7 @@ from domain.owner.leases import LeaseBook
 from domain.owner.queue import OwnerQueue
 from domain.owner.request import OwnRequest
 from domain.runtime import ModelRuntime
+from services.node.grants import LeaseCopies
 from tests.simulation.campaign.planting import Swap, always, bug, nothing, without
 
 # ---- owners ----------------------------------------------------------------------------------------------------------
@@ -44,6 +45,15 @@ def _older_lease(original: Callable[..., Any]) -> Callable[..., Any]:
     def take(self: LeaseBook, event: Any, order: Any, basis_sent_us: int | None, now_us: int) -> Any:
         self.track(event.link).newest = None
         return original(self, event, order, basis_sent_us, now_us)
+
+    return take
+
+
+def _older_copy(original: Callable[..., Any]) -> Callable[..., Any]:
+    def take(self: LeaseCopies, signed: Any, now_us: int) -> bool:
+        self._newest.pop(signed.lease.link, None)
+        taken: bool = original(self, signed, now_us)
+        return taken
 
     return take
 
@@ -101,7 +111,12 @@ bug(
     Swap(LeaseBook, "take", _lease_from_arrival),
 )
 bug("owner_lease_too_long", "a lease lives twice as long", Swap(LeaseBook, "take", _lease_too_long))
-bug("owner_takes_older_lease", "an older lease event replaces a newer one", Swap(LeaseBook, "take", _older_lease))
+bug(
+    "owner_takes_older_lease",
+    "an older lease event replaces a newer one",
+    Swap(LeaseBook, "take", _older_lease),
+    Swap(LeaseCopies, "take", _older_copy),
+)
 bug("owner_one_slot_more", "one more is lent than there are slots", Swap(LeaseBook, "free", _one_slot_more))
 bug("owner_ends_twice", "a cancelled request has two ends", Swap(OwnerQueue, "_end", _said_twice))
 bug("owner_forgets_expired", "what waited too long is dropped in silence", Swap(Custody, "expire_held", _forgotten))

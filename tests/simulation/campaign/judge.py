@@ -13,14 +13,13 @@ from domain.events import (
     Failed,
     Finished,
     OwnerPlanned,
-    Registered,
     Rejected,
     RequestOrphaned,
     RequestPresumedLost,
     codec,
 )
 from domain.events.commit import Commit
-from domain.ids import RequestId
+from domain.ids import ModelId, RequestId
 from domain.master.health import is_live
 from domain.master.inputs import FactInput
 from domain.master.state import State, owner_key
@@ -174,6 +173,7 @@ async def _again(world: "World") -> None:
         replay(history.state, history.position, made, span)
         history.position = after(made)
         _grants_fit(world, history.state, made)
+        _claims_hold(world, history.state, made)
     await cursors.close()
     await asyncio.sleep(0)
 
@@ -195,4 +195,17 @@ def _grants_fit(world: "World", state: State, made: Commit) -> None:
             )
 
 
-__all__ = ["Registered", "judge"]
+def _claims_hold(world: "World", state: State, made: Commit) -> None:
+    """No two models of one runtime are leased at once: they would drive each other out."""
+    leased: dict[tuple[str, str], ModelId] = {}
+    for _, lease in sorted(state.leases.items()):
+        event = lease.event
+        node = state.nodes.get(event.helper)
+        info = node.models.get(event.helper_model) if node is not None else None
+        if info is None or not info.runtime or not is_live(state, lease):
+            continue
+        first = leased.setdefault((event.helper, info.runtime), event.helper_model)
+        if first != event.helper_model:
+            world.violate(
+                f"CLAIM ledger: commit {made.version} leaves {first} and {event.helper_model} of {event.helper} leased"
+            )
