@@ -9,12 +9,12 @@ from domain.errors import BadLinkError
 from domain.ids import ModelId, NodeId, link_id
 from services.cli.links import end
 from services.cli.reach import Here, here, master_state
-from services.cli.served import catalogue_of
-from services.cli.show import Output, Row
+from services.cli.served import UNKNOWN_WEIGHTS, catalogue_of, label
+from services.cli.show import Output, Row, note
 from services.lifecycle import EXIT_OK
 
 _COLUMNS = {
-    "helper": "helper", "helper_model": "model", "weights": "weights", "eligible": "may help", "linked": "linked",
+    "helper": "helper", "helper_model": "model", "label": "weights", "eligible": "may help", "linked": "linked",
     "about": "why not",
 }  # fmt: skip
 
@@ -34,6 +34,8 @@ async def _candidates(place: Here, owner: NodeId, model: ModelId, out: Output) -
     rows = [_row(owner, model, candidate, linked) for candidate in candidates(owner, model, catalogue)]
     none = "no other node serves anything"
     out.rows(f"Models that could help {owner}/{model}", rows, _COLUMNS, none=none)
+    if any(row["weights"] == "unknown" for row in rows):
+        note(UNKNOWN_WEIGHTS)
 
 
 def _row(owner: NodeId, model: ModelId, candidate: LinkCandidate, linked: Collection[str]) -> Row:
@@ -44,6 +46,7 @@ def _row(owner: NodeId, model: ModelId, candidate: LinkCandidate, linked: Collec
         "helper_model": candidate.model,
         "lane": candidate.lane,
         "weights": candidate.weights,
+        "label": label(candidate.weights),
         "eligible": candidate.eligible,
         "reason": candidate.reason,
         "about": candidate.about,

@@ -6,12 +6,13 @@ from typing import Any
 
 import msgspec
 
+from domain.catalogue.eligibility import Catalogue, Weights, weights
 from domain.errors import BadLinkError, UnreachableError
 from domain.events.control import LinkAdded
 from domain.ids import ModelId, NodeId, model_id, node_id
 from services.cli.desk import desk_of
 from services.cli.reach import Here, here, master_state
-from services.cli.served import catalogue_if_known
+from services.cli.served import UNKNOWN_WEIGHTS, catalogue_if_known, label
 from services.cli.show import Output, Row, note
 from services.lifecycle import EXIT_OK
 
@@ -56,6 +57,7 @@ def _told(owner: tuple[str, str], helper: tuple[str, str]) -> str:
 def _add(
     place: Here, out: Output, owner: tuple[NodeId, ModelId], helper: tuple[NodeId, ModelId], parsed: argparse.Namespace
 ) -> None:
+    catalogue = asyncio.run(catalogue_if_known(place))
     with desk_of(place) as desk:
         added = desk.add_link(
             *owner,
@@ -63,12 +65,23 @@ def _add(
             load_if_unloaded=parsed.load_if_unloaded,
             restore_after_borrow=parsed.restore_after_borrow,
             different_weights=parsed.different_weights,
-            catalogue=asyncio.run(catalogue_if_known(place)),
+            catalogue=catalogue,
         )
+    compared = _compared(catalogue, owner, helper)
     row: dict[str, Any] = {"added": added is not None, "owner": owner[0], "owner_model": owner[1]}
     row |= {"helper": helper[0], "helper_model": helper[1]}
+    row |= {"weights": compared, "label": label(compared)}
     done = "is made" if added is not None else "stands so already"
-    out.say(f"link {_told(owner, helper)} {done}", row)
+    out.say(f"link {_told(owner, helper)} {done} ({label(compared)})", row)
+    if compared == "unknown" and catalogue is not None:
+        note(UNKNOWN_WEIGHTS)
+
+
+def _compared(catalogue: Catalogue | None, owner: tuple[NodeId, ModelId], helper: tuple[NodeId, ModelId]) -> Weights:
+    """Return how the weights of the two compare; unknown if nobody could tell what is served."""
+    if catalogue is None:
+        return "unknown"
+    return weights(catalogue[owner[0]][owner[1]], catalogue[helper[0]][helper[1]])
 
 
 def _list(place: Here, out: Output) -> None:

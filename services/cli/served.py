@@ -1,15 +1,25 @@
 """What every node serves, as the master tells it to a command."""
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
-from domain.catalogue.eligibility import Catalogue
+from domain.catalogue.eligibility import Catalogue, Weights
 from domain.errors import UnreachableError
 from domain.events.status import ModelInfo
 from domain.ids import ModelId, NodeId
 from services.cli.reach import Here, master_state
 from services.cli.show import note
+
+UNKNOWN_WEIGHTS: Final = (
+    "unknown weights: a model that states no `hash` can be compared with none. Such a link needs no --different-weights; whether "
+    "clients get the same answers over it is for you to know"
+)
+
+
+def label(weights: Weights) -> str:
+    """Return how a link between two models is labelled by their weights."""
+    return f"{weights} weights"
 
 
 async def catalogue_of(place: Here) -> Catalogue:

@@ -94,3 +94,16 @@ async def test_groups_are_imported_whole_or_not_at_all_and_once_only(tmp_path: P
             return [row["linked"] for row in rows] == [True]
 
         await until("the links at the master", is_known)
+
+
+async def test_unknown_weights_need_no_word_and_both_commands_label_them_and_say_so(tmp_path: Path):
+    async with cluster(tmp_path, NODES) as running:
+        told = await running.cli("links", "candidates", "studio/studio-chat", "--json")
+        assert [(row["weights"], row["label"]) for row in told.rows] == [("unknown", "unknown weights")]
+        made = await running.cli("links", "add", "studio/studio-chat", "attic/attic-chat")
+        assert made.code == 0, made.err
+        assert [(row["added"], row["weights"], row["label"]) for row in made.rows] == [
+            (True, "unknown", "unknown weights")
+        ]
+        for said in (told.err, made.err):
+            assert "needs no --different-weights; whether clients get the same answers" in said

@@ -74,6 +74,8 @@ def _literals(value: ast.expr | None) -> Iterator[str]:
         case ast.BoolOp():
             for each in value.values:
                 yield from _literals(each)
+        case _:
+            return
 
 
 assert all((ROOT / name).exists() for name in (*_FOLDERS, *_FILES)), "the places that are read have moved"
