@@ -49,7 +49,7 @@ def add_links(add: Callable[..., Any], command: Command) -> None:
 def _add_candidates(add: Callable[..., Any], command: Command) -> None:
     more = (
         "Every model of every other node is listed: with same, different or unknown weights (by their hash), and with the\n"
-        "reason where it cannot be linked. Different weights want an acknowledgement when the link is made, unknown ones do not.\n"
+        "reason where it cannot be linked. A link to different weights wants an acknowledgement, one to unknown ones does not.\n"
         "Whether two models answer alike is for you to know."
     )
     examples = ["leaseway links candidates studio/chat"]
