@@ -21,7 +21,9 @@ class Due(EventBody, frozen=True, kw_only=True, tag="obs.due"):
     """The earliest timer of the state ran out."""
 
     elapsed_us: int
-    """Monotonic time of the master since the newest input that it had folded when it armed the timer."""
+    """Monotonic time of the master for which domain time had stood still."""
+    since_us: int = 0
+    """The domain time at which it stood; what was stored in between moved it by itself and is not counted twice."""
 
 
 Observation = HeartbeatMissed | HeartbeatSeen | Due

@@ -5,6 +5,7 @@ after facts and control events of the range are folded: their order must not sho
 """
 
 from collections.abc import Iterator
+from typing import Final
 
 from domain.events import Due
 from domain.master import breaker, stall
@@ -12,10 +13,17 @@ from domain.master.control import setting
 from domain.master.leases import lease_life_us
 from domain.master.state import State, is_plannable, mark, owner_key
 
+ELAPSED_US_MAX: Final = 600_000_000
+"""An alarm moves domain time no further: whoever waits for longer rings on the way (services.master.alarm)."""
+
 
 def due(state: State, fact: Due) -> None:
-    """Note that the alarm rang."""
-    del fact
+    """Note that the alarm rang: domain time is what the master's own clock says, unless its stamps have led it further.
+
+    They lead it no further than a minute a message (state.STAMP_STEP_US_MAX), however long nobody spoke.
+    """
+    stood_us = min(fact.since_us, state.now_us)
+    state.now_us = max(state.now_us, stood_us + min(fact.elapsed_us, ELAPSED_US_MAX))
     state.woken_us = max(1, state.now_us)
 
 

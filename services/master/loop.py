@@ -360,7 +360,7 @@ class MasterLoop:
             due_us, now_us = next_due_us(self.state), self.parts.clock.monotonic_us()
             elapsed_us = alarm.rings(self.state.now_us, due_us, now_us)
             if elapsed_us is not None:
-                await self.parts.observer.due(self.state.term, elapsed_us)
+                await self.parts.observer.due(self.state.term, elapsed_us, self.state.now_us)
             left_s = alarm.left_us(due_us, now_us) / 1_000_000
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._committed.wait(), min(left_s, LOOK_EVERY_S))

@@ -79,9 +79,9 @@ class Observer:
             return HeartbeatMissed(node=name, silent_us=silence_us)
         return None
 
-    async def due(self, term: int, elapsed_us: int) -> None:
-        """State that the earliest timer ran out."""
-        await self.state(term, Due(elapsed_us=elapsed_us))
+    async def due(self, term: int, elapsed_us: int, since_us: int) -> None:
+        """State that the earliest timer ran out: domain time has stood at `since_us` for so long."""
+        await self.state(term, Due(elapsed_us=elapsed_us, since_us=since_us))
 
     async def state(self, term: int, body: Input) -> None:
         """Store an observation; one that is not taken is only late, since the next look sees the same."""

@@ -60,9 +60,10 @@ class Story:
 
     def ring(self) -> list[Decision]:
         """Let the alarm ring at its moment."""
-        at_us = next_due_us(self.master.state)
+        now_us, at_us = self.master.state.now_us, next_due_us(self.master.state)
         assert at_us is not None
-        self.recorder.observe(1, Due(elapsed_us=1), after_us=max(0, at_us - self.master.state.now_us))
+        elapsed_us = max(0, at_us - now_us)
+        self.recorder.observe(1, Due(elapsed_us=elapsed_us, since_us=now_us), after_us=elapsed_us)
         return self.look()
 
     def share(

@@ -254,6 +254,15 @@ def test_a_helper_that_is_silent_about_lent_work_for_three_minutes_is_asked_once
     assert words(story.look()) == []
 
 
+def test_the_first_alarm_after_three_minutes_without_a_word_is_enough_to_ask():
+    story = stalled()
+    while (
+        next_due_us(story.master.state) - story.master.state.now_us < 100_000_000
+    ):  # what comes sooner is for the owner
+        assert words(story.ring()) == []
+    assert [type(word) for word in words(story.ring())] == [LeaseChecked]
+
+
 def test_one_that_does_not_answer_in_ten_seconds_has_stalled_and_it_is_said_once():
     story = stalled()
     until_checked(story)

@@ -103,6 +103,42 @@ def test_the_alarm_knows_how_long_it_is_until_the_timer():
     assert alarm.left_us(61_000, 560_001) > 1_000_000  # it has rung
 
 
+def test_an_alarm_moves_domain_time_by_what_stood_still_however_often_it_rings_and_whatever_came_in_between():
+    story = Story()
+    state = story.master.state
+    since_us = state.now_us
+    rung = Due(elapsed_us=180_000_000, since_us=since_us)
+    story.recorder.state("a", held("req_1"), after_us=180_000_000)  # its stamp counts for a minute only
+    story.recorder.observe(1, rung, after_us=1000)
+    story.recorder.observe(1, rung, after_us=1000)
+    story.look()
+    assert state.now_us == since_us + 180_001_000
+
+
+def test_an_alarm_moves_domain_time_by_ten_minutes_at_most_and_an_alarm_of_another_term_not_at_all():
+    story = Story()
+    state = story.master.state
+    since_us = state.now_us
+    story.recorder.observe(2, Due(elapsed_us=90_000_000, since_us=since_us), after_us=0)
+    story.look()
+    assert state.now_us == since_us
+    story.recorder.observe(1, Due(elapsed_us=86_400_000_000, since_us=since_us), after_us=0)
+    story.look()
+    assert state.now_us == since_us + 600_000_000
+    story.recorder.observe(1, Due(elapsed_us=0, since_us=10**17), after_us=0)  # ahead of all that was folded
+    story.look()
+    assert state.now_us == since_us + 600_000_000
+
+
+def test_the_alarm_rings_on_the_way_to_a_timer_that_is_further_away_than_one_alarm_moves_time():
+    alarm, hour_us = Alarm(), 3_600_000_000
+    assert alarm.rings(0, hour_us, 0) is None
+    assert alarm.left_us(hour_us, 0) == 600_000_000
+    assert alarm.rings(0, hour_us, 599_999_999) is None
+    assert alarm.rings(0, hour_us, 600_000_000) == 600_000_000
+    assert alarm.rings(600_000_000, None, 600_000_001) is None
+
+
 def test_domain_time_goes_on_after_the_servers_clock_was_set_back():
     story = Story()
     before_us = story.master.state.now_us

@@ -45,7 +45,8 @@ class VirtualMaster:
 
     def wake(self, now_us: int) -> None:
         """Notice that time has passed though nobody said anything."""
-        self.observe(Due(elapsed_us=max(0, now_us - self.state.stamp_us)), now_us)
+        stood_us = max(0, now_us - self.state.stamp_us)
+        self.observe(Due(elapsed_us=stood_us, since_us=self.state.now_us), now_us)
 
     def due_in_us(self) -> int | None:
         """Return how long after its newest stamp the earliest timer of the state runs out; None if there is none."""
