@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 CONSTRAINTS := -c .ci/constraints.txt
 
-.PHONY: install demo test check lint types fix kills stale faults campaigns real bench clean help
+.PHONY: install demo test check lint types fix kills stale faults campaigns simulate real bench clean help
 
 help: ## Say what each target does
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -58,6 +58,9 @@ faults: $(VENV)/.installed ## Throw every fault at N simulated clusters, one a s
 
 campaigns: $(VENV)/.installed ## Run every long campaign
 	$(BIN)/python -m pytest -m long
+
+simulate: $(VENV)/.installed ## Compare lending rules under a virtual clock (ARGS="--suite drain --policies none,seed,water --seeds 1000-1019")
+	$(BIN)/leaseway simulate $(or $(ARGS),--suite drain)
 
 real: $(VENV)/.installed ## Run seven scenarios of the simulator on real processes and compare, 20 minutes (ARGS="--scenarios a,n --seeds 1000")
 	$(BIN)/python -m tests.real $(ARGS)
