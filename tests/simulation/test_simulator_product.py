@@ -32,17 +32,17 @@ def drain_ratio(scenario, seed):
 @pytest.mark.parametrize(
     ("name", "at_most"),
     [
-        ("a_b10_x1_warm", 1.22),
-        ("b_b50_x4_L30", 1.12),
+        ("a_b10_x1_warm", 1.06),
+        ("b_b50_x4_L30", 1.02),
         ("c_b50_xq_warm", 1.02),
-        ("d_b10_x2_L60", 1.14),
+        ("d_b10_x2_L60", 1.09),
         ("e_b200_h3_mix_L20", 1.03),
         ("f_b50_h3_x1_L60", 1.06),
-        ("h_b50_h2_misest", 1.33),
+        ("h_b50_h2_misest", 1.03),
         ("i_b60_heavy_known", 1.30),
         ("j_b60_heavy_unknown", 1.36),
-        ("k_b50_crash", 1.11),
-        ("l_b50_hang", 1.07),
+        ("k_b50_crash", 1.08),
+        ("l_b50_hang", 1.05),
         ("m_b50_flap", 1.47),
         ("n_short_ctl300", 1.05),
         ("o_two_owners", 1.08),
@@ -58,8 +58,8 @@ def test_where_helpers_have_work_of_their_own_owners_gain_and_helpers_hardly_los
     scenario = draw(name, 1000)
     alone, product, water = (driver(by).run(scenario, 1000).measures for by in ("none", "ours", "water"))
     assert product.drain_s <= 1.05 * water.drain_s
-    assert product.mean_s <= 1.25 * water.mean_s < alone.mean_s / 1.2
-    assert product.helper_own_mean_s <= 1.7 * water.helper_own_mean_s
+    assert product.mean_s <= 1.1 * water.mean_s < alone.mean_s / 1.2
+    assert product.helper_own_mean_s <= 1.1 * water.helper_own_mean_s
 
 
 def test_small_bursts_beside_a_cold_slow_helper_are_no_slower_than_without_lending():
@@ -173,14 +173,15 @@ def test_the_product_reaches_what_was_set_for_it_on_seeds_that_nobody_designed_o
     assert product.mean_s <= 60.5
     assert product.p99_s <= 145
     assert product.load_s <= 3300
-    for name in ("g_b50_h2_own30", "q_steady_130", "r_azure_code"):
-        assert product.scenarios[name].helper_own_mean_s <= 1.05 * seed.scenarios[name].helper_own_mean_s, name
+    assert product.helper_own_mean_s <= seed.helper_own_mean_s
+    for name, most in (("g_b50_h2_own30", 1.12), ("q_steady_130", 1.05), ("r_azure_code", 1.05)):
+        assert product.scenarios[name].helper_own_mean_s <= most * seed.scenarios[name].helper_own_mean_s, name
     small = "p_tiny_cold_slow"
     assert product.scenarios[small].p99_s <= 1.02 * alone.scenarios[small].p99_s
     assert product.scenarios["u_b50_blackhole"].mean_drain <= 1.05
-    assert product.scenarios["k_b50_crash"].mean_drain <= 1.06
-    assert product.scenarios["l_b50_hang"].mean_drain <= 1.03
-    assert product.scenarios["m_b50_flap"].mean_drain <= 1.45
+    assert product.scenarios["k_b50_crash"].mean_drain <= 1.065
+    assert product.scenarios["l_b50_hang"].mean_drain <= 1.035
+    assert product.scenarios["m_b50_flap"].mean_drain <= 1.44
 
 
 @pytest.mark.long
@@ -195,6 +196,6 @@ def test_no_cell_of_the_grid_is_far_from_the_reference():
 @pytest.mark.timeout(7200)
 def test_helpers_that_nobody_measured_and_wrong_estimates_cost_little():
     unmeasured = summary_of("fallback", ("ours",))["ours"]
-    assert unmeasured.scenarios["fallback/helper_speed_sigma=1.2"].mean_drain <= 1.08
+    assert unmeasured.scenarios["fallback/helper_speed_sigma=1.2"].gmean_drain <= 1.08
     wrong = summary_of("errors", ("ours",))["ours"]
     assert all(cell.mean_drain <= (1.08 if "learn=true" in name else 1.15) for name, cell in wrong.scenarios.items())
