@@ -58,6 +58,10 @@ class OpenRequest(msgspec.Struct, frozen=True, kw_only=True):
     link: LinkId | None = None
     lease: LeaseId | None = None
     owner: NodeId | None = None
+    est_tokens: int = 0
+    """Of the node's own; 0 while nobody knows."""
+    vision: bool = False
+    """It is the node's own and holds an image."""
 
 
 class QueueState(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,7 +99,7 @@ class NodeSnapshot(EventBody, frozen=True, kw_only=True, tag="status.snapshot"):
     queues: tuple[QueueState, ...]
     desks: tuple[DeskState, ...]
     reason: str
-    """start, gap, overflow, generation or asked."""
+    """start, gap, overflow, generation, context (an engine told another one) or asked."""
     accepting: bool = True
     runtimes: tuple[RuntimeState, ...] = ()
     """In the last part."""

@@ -9,7 +9,8 @@ from domain.master import breaker, fits, pricing, reasons, rooms, slots
 from domain.master.control import depth
 from domain.master.fits import Fit, FitRules, cost_us, unit_q64
 from domain.master.pricing import Place
-from domain.master.state import Node, Queue, State, owner_key
+from domain.master.queue import Queue
+from domain.master.state import Node, State, owner_key
 
 
 class Candidate(msgspec.Struct):
@@ -53,9 +54,17 @@ class Candidate(msgspec.Struct):
         """Whether it may have requests that hold an image."""
         return self.info is not None and VISION in self.info.capabilities
 
+    @property
+    def window(self) -> int:
+        """How many tokens a request may have to go there; 0 if that does not matter."""
+        return self.info.context if self.info is not None and self.info.lane == "text" else 0
+
     def lendable(self, queue: Queue) -> int:
-        """Return how many of the held requests it may have."""
-        return queue.lendable if self.sees else queue.lendable - queue.seeing
+        """Return how many of the held requests it may have: it sees if it has to, and has no window or their size is known."""
+        unsized = queue.unsized if self.window else 0
+        if self.sees:
+            return queue.lendable - unsized
+        return queue.lendable - queue.seeing - (unsized - queue.unsized_seeing if self.window else 0)
 
     def blocked(self, code: str) -> None:
         """Take a reason not to lend; of several the first in rank order stays."""
@@ -94,13 +103,11 @@ def _unfit(candidate: Candidate, info: ModelInfo, owner: ModelInfo | None, queue
     code = ineligible(owner, info) if owner is not None else ""
     if code or not queue.held:
         return code
-    if queue.lendable and not candidate.lendable(queue):
+    if queue.lendable and queue.seeing == queue.lendable and not candidate.sees:
         return reasons.NO_VISION
-    if info.context and queue.held_tokens // len(queue.held) > info.context:
+    if candidate.window and queue.sized and queue.held_tokens // queue.sized > candidate.window:
         return reasons.CONTEXT_TOO_SMALL
-    if info.context and info.lane == "text" and not queue.held_tokens:
-        return reasons.SIZE_UNKNOWN
-    return ""
+    return reasons.SIZE_UNKNOWN if queue.lendable and not candidate.lendable(queue) else ""
 
 
 def _not_now(state: State, candidate: Candidate, node: Node, at: Place) -> str:

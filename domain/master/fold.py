@@ -56,6 +56,7 @@ from domain.master import health, lending, registration, rooms, slots, timers, t
 from domain.master.fits import Fit
 from domain.master.inputs import FactInput, FactOrRejected
 from domain.master.inputs import Rejected as Refused
+from domain.master.queue import EngineJob, HeldJob, Queue
 from domain.master.state import (
     ENGINE_MAX,
     OPEN_FREE,
@@ -63,10 +64,7 @@ from domain.master.state import (
     OPEN_PER_QUEUE_MAX,
     STAMP_STEP_US_MAX,
     WORK_MAX,
-    EngineJob,
-    HeldJob,
     Node,
-    Queue,
     State,
     owner_key,
     touch,

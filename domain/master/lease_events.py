@@ -111,6 +111,6 @@ def _grant(
         owner_job_us=planned.owner_job_us,
         work=planned.work,
         ready_us=candidate.ready_us,
-        context=candidate.info.context if candidate.info is not None else 0,
+        context=candidate.window,
         vision=candidate.sees,
     )

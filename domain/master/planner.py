@@ -16,8 +16,9 @@ from domain.master.candidates import Candidate
 from domain.master.control import setting
 from domain.master.fits import cost_us, unit_q64
 from domain.master.pricing import GAIN_US_MAX
+from domain.master.queue import Queue
 from domain.master.slotting import Machine, earliest_slots, saved_by_each
-from domain.master.state import Queue, State, split_key
+from domain.master.state import State, split_key
 
 VERDICTS_MAX = 16
 FEW_LENDABLE = 4

@@ -13,7 +13,8 @@ from domain.master.control import setting
 from domain.master.fits import FitRules, cost_us, unit_q64
 from domain.master.leases import is_live
 from domain.master.links import links_to
-from domain.master.state import Node, Queue, Room, State, owner_key, split_key
+from domain.master.queue import Queue
+from domain.master.state import Node, Room, State, owner_key, split_key
 
 TURNAROUND_US: Final = 20_000
 """From a slot that falls free to the next lent request in it, where none was measured: one decision and two hops."""

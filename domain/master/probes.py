@@ -9,7 +9,8 @@ from typing import Final
 from domain.master import breaker, fits, pricing, reasons, slots
 from domain.master.candidates import Candidate
 from domain.master.control import setting
-from domain.master.state import Queue, State
+from domain.master.queue import Queue
+from domain.master.state import State
 
 ENOUGH: Final = 3
 """Measured requests from which on there is nothing more to be learned by probes; `scheduling_min_samples`, if that is less."""

@@ -35,7 +35,7 @@ REASONS: Final[dict[str, str]] = {
     **INELIGIBLE,
     NO_VISION: "All that may be lent holds images, and the linked model does not see them.",
     CONTEXT_TOO_SMALL: "The mean held request does not fit the helper's context window.",
-    SIZE_UNKNOWN: "The helper has a context window, and nothing is known yet of the size of what is held.",
+    SIZE_UNKNOWN: "The helper has a context window, and the size of nothing that may be lent is known.",
     NODE_SILENT: "The node's heartbeats stopped.",
     HISTORY_INCOMPLETE: "Facts of the helper or of the owner are missing or late; its state is not known well enough.",
     HELPER_NOT_ACCEPTING: "The helper has work of its own, loads back what was driven out, drains, or its engine is down.",

@@ -5,17 +5,15 @@ from bisect import insort
 from domain.events import NodeSnapshot, OpenRequest, Registered
 from domain.ids import Incarnation, LinkId, ModelId, NodeId, RequestId
 from domain.master import rooms, slots, traffic
+from domain.master.queue import EngineJob, HeldJob, Queue
 from domain.master.state import (
     ENGINE_MAX,
     INCARNATIONS_KEPT,
     OPEN_PER_NODE_MAX,
     OPEN_PER_QUEUE_MAX,
     WORK_MAX,
-    EngineJob,
-    HeldJob,
     Node,
     Orphan,
-    Queue,
     SnapshotPart,
     State,
     orphan_key,
@@ -146,6 +144,8 @@ def _part(model: ModelId, request: OpenRequest, *, desk: bool) -> SnapshotPart:
         request.age_us,
         request.link,
         request.owner,
+        request.est_tokens,
+        request.vision,
     )
 
 
@@ -178,7 +178,9 @@ def _place(state: State, queue: Queue, part: SnapshotPart, before: HeldJob | Non
     if len(queue.held) + len(queue.engine) + len(queue.lent) >= OPEN_PER_QUEUE_MAX:
         return
     if part.state == "held":
-        tokens, vision = (before.tokens, before.vision) if before is not None else (0, False)
+        tokens, vision = part.tokens, part.vision
+        if before is not None:  # a node of an older build does not say
+            tokens, vision = tokens or before.tokens, vision or before.vision
         queue.hold(part.request, HeldJob(work, part.lendable, tokens, vision), state.now_us)
     elif part.state == "engine" and len(queue.engine) < ENGINE_MAX:
         queue.engine[part.request] = EngineJob(work, max(0, state.now_us - part.age_us))

@@ -16,6 +16,7 @@ from domain.events import (
 )
 from domain.ids import Incarnation, LinkId, ModelId, NodeId, RequestId
 from domain.master.fits import Fit
+from domain.master.queue import Queue
 
 POLICY: Final = "water-2"
 """The rules that this code decides by. A change of a rule, of a field that rules read, or of a tag is a new policy."""
@@ -38,67 +39,6 @@ WORK_MAX: Final = 10**15
 """More work than this counts as this: the sums of a full queue stay inside 64 bits."""
 
 HEALTHY, UNHEALTHY, OFFLINE = "healthy", "unhealthy", "offline"
-
-
-class EngineJob(msgspec.Struct, gc=False):
-    """A request inside the owner's own engine."""
-
-    work: int
-    since_us: int
-
-
-class HeldJob(msgspec.Struct, gc=False):
-    """A request held at its owner."""
-
-    work: int
-    lendable: bool
-    tokens: int
-    vision: bool = False
-    """It holds an image."""
-
-
-class Queue(msgspec.Struct):
-    """One owner queue, as its node's facts tell it."""
-
-    held: dict[RequestId, HeldJob] = {}
-    held_work: int = 0
-    held_tokens: int = 0
-    lendable: int = 0
-    seeing: int = 0
-    """How many of the lendable hold an image."""
-    lendable_us: int = 0
-    """Domain time since which something was lendable without a break; 0 while nothing is."""
-    engine: dict[RequestId, EngineJob] = {}
-    lent: dict[RequestId, str] = {}
-    """By request what it is out over (domain.master.slots.use_key); empty where that is not known."""
-    freed_us: int = 0
-    """Domain time of the last departure from the engine: the running job began then or at its own start."""
-    arrival_us: int = 0
-    """Domain time of the newest arrival of the node's own work; 0 if there was none."""
-    gaps_us: list[int] = []
-    """The last 16 gaps between arrivals."""
-
-    def hold(self, request: RequestId, job: HeldJob, now_us: int) -> None:
-        """Put a request, which is not there, to what is held."""
-        if job.lendable and not self.lendable:
-            self.lendable_us = max(1, now_us)
-        self.held[request] = job
-        self.held_work += job.work
-        self.held_tokens += job.tokens
-        self.lendable += job.lendable
-        self.seeing += job.lendable and job.vision
-
-    def release(self, request: RequestId) -> HeldJob | None:
-        """Take a request out of what is held; None if it was not there."""
-        job = self.held.pop(request, None)
-        if job is not None:
-            self.held_work -= job.work
-            self.held_tokens -= job.tokens
-            self.lendable -= job.lendable
-            self.seeing -= job.lendable and job.vision
-            if not self.lendable:
-                self.lendable_us = 0
-        return job
 
 
 class SlotUse(msgspec.Struct, gc=False):
@@ -268,6 +208,8 @@ class SnapshotPart(msgspec.Struct):
     age_us: int
     link: LinkId | None
     owner: NodeId | None
+    tokens: int = 0
+    vision: bool = False
 
 
 class Orphan(msgspec.Struct, frozen=True):

@@ -8,7 +8,8 @@ from typing import Final
 
 from domain.ids import ModelId, NodeId, RequestId
 from domain.master import rooms, slots
-from domain.master.state import TRAFFIC_PER_NODE_MAX, Borrowed, Queue, State, Traffic, owner_key
+from domain.master.queue import Queue
+from domain.master.state import TRAFFIC_PER_NODE_MAX, Borrowed, State, Traffic, owner_key
 
 TURNS_KEPT: Final = 8
 TURN_US_MAX: Final = 5_000_000

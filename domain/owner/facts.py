@@ -224,6 +224,8 @@ def open_request(request: OwnRequest, now_us: int) -> OpenRequest:
         age_us=now_us - request.since_us,
         link=request.link,
         lease=request.lease,
+        est_tokens=request.new.est_tokens,
+        vision=request.new.vision,
     )
 
 

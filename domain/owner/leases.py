@@ -39,9 +39,9 @@ class LiveLease(msgspec.Struct, kw_only=True, eq=False):
         return not self.desk_full and self.returned_until_us is None and self.failed_until_us is None
 
     def suits(self, own: OwnRequest) -> bool:
-        """Tell whether the helper can serve `own`: its window holds it, and it sees if it has to."""
+        """Tell whether the helper can serve `own`: its window holds it, which needs a known size, and it sees if it has to."""
         new, grant = own.new, self.grant
-        return (not grant.context or new.est_tokens <= grant.context) and (grant.vision or not new.vision)
+        return (not grant.context or 0 < new.est_tokens <= grant.context) and (grant.vision or not new.vision)
 
 
 class Track(msgspec.Struct, kw_only=True, eq=False):

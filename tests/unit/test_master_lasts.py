@@ -352,6 +352,20 @@ def test_after_a_gap_nothing_is_planned_before_the_snapshots_last_part():
     assert not story.master.state.nodes[A].late
 
 
+def test_a_snapshot_tells_how_large_what_is_held_is_and_what_holds_an_image():
+    story = Story()
+    open_ = (
+        OpenRequest(request=RequestId("req_2"), state="held", work=1, lendable=True, est_tokens=70, vision=True),
+        OpenRequest(request=RequestId("req_3"), state="held", work=1, lendable=True),
+    )
+    queues = (QueueState(model=M, requests=open_),)
+    story.recorder.state("a", NodeSnapshot(part=1, parts=1, queues=queues, desks=(), reason="overflow"))
+    story.look()
+    queue = story.master.state.queues["a/m"]
+    assert [(job.tokens, job.vision) for _, job in sorted(queue.held.items())] == [(70, True), (0, False)]
+    assert (queue.held_tokens, queue.sized, queue.unsized, queue.seeing) == (70, 1, 1, 1)
+
+
 def test_a_snapshot_with_a_part_missing_replaces_nothing():
     story = Story()
     story.burst(10)

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from domain.events import (
@@ -13,6 +14,7 @@ from domain.events import (
     Draining,
     HeartbeatMissed,
     LeaseCleared,
+    LeaseGranted,
     LendAnswered,
     Lent,
     LinkRemoved,
@@ -27,7 +29,7 @@ from domain.events import (
 from domain.ids import ModelId, NodeId, RequestId
 from domain.master.reasons import OUTCOMES, REASONS, TRIGGERS
 from tests.support.history import finished, held, lend, link, registered, started
-from tests.support.stories import ON, K, M, Story
+from tests.support.stories import ON, K, M, Story, leases, verdict
 
 COLD = link("a", "b", load_if_unloaded=True)
 
@@ -49,9 +51,7 @@ def model(*, lane: str = "text", slots: int = 1, context: int = 8192, sees: bool
 
 def burst_of(story: Story, count: int = 10, **fields: object) -> Story:
     for i in range(count):
-        base = held(f"req_h{i}", i + 1)
-        known = {name: getattr(base, name) for name in base.__struct_fields__}
-        story.recorder.state("a", type(base)(**{**known, **fields}))
+        story.recorder.state("a", msgspec.structs.replace(held(f"req_h{i}", i + 1), **fields))
     return story
 
 
@@ -285,6 +285,44 @@ def test_the_page_of_reasons_is_current():
     script = Path(__file__).parents[2] / "docs" / "reference" / "reasons.py"
     check = subprocess.run([sys.executable, str(script), "--check"], check=False)
     assert check.returncode == 0, f"run: python {script.relative_to(Path(__file__).parents[2])}"
+
+
+def test_what_has_no_known_size_neither_goes_to_a_helper_with_a_window_nor_counts_in_the_mean():
+    story = burst_of(Story(), 4, est_tokens=0)
+    assert verdict(story.look()).code == "size_unknown"
+    story.recorder.state("a", held("req_big"))
+    story.recorder.state("a", held("req_odd", lendable=False))
+    story.look()
+    queue = story.master.state.queues["a/m"]
+    assert (queue.lendable, queue.unsized, queue.sized, queue.held_tokens) == (5, 4, 2, 128)
+    given = next(d for d in story.look_again() if isinstance(d, LeaseGranted))
+    assert (given.slots, given.context) == (1, 8192)  # one of five
+    story.recorder.state("a", finished("req_big"))
+    decisions = story.look()
+    assert (verdict(decisions).code, leases(decisions)) == ("size_unknown", [("LeaseCleared", "b", 0)])
+
+
+def test_the_mean_of_a_queue_that_outgrows_the_window_is_that_of_what_is_measured():
+    story = burst_of(Story(), 3, est_tokens=0)
+    story.recorder.state("a", msgspec.structs.replace(held("req_long"), est_tokens=9000))
+    assert verdict(story.look()).code == "context_too_small"
+
+
+def test_pictures_have_no_window_whatever_is_stated():
+    picture = model(lane="image", context=4096)
+    story = burst_of(story_of(picture, picture), lane="image", est_tokens=0)
+    given = next(d for d in story.look() if isinstance(d, LeaseGranted))
+    assert given.context == 0
+
+
+def test_a_blind_helper_with_a_window_gets_what_is_measured_and_holds_no_image():
+    story = burst_of(Story(), 2, vision=True, est_tokens=0)
+    for i, fields in enumerate(({"vision": True}, {"est_tokens": 0}, {}), 2):
+        story.recorder.state("a", msgspec.structs.replace(held(f"req_h{i}"), **fields))
+    decisions = story.look()
+    assert next(d for d in decisions if isinstance(d, LeaseGranted)).slots == 1
+    queue = story.master.state.queues["a/m"]
+    assert (queue.seeing, queue.unsized, queue.unsized_seeing) == (3, 3, 2)
 
 
 def test_a_code_is_shown_before_those_that_rank_after_it():

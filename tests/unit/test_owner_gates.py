@@ -106,13 +106,19 @@ def test_a_stall_on_a_link_that_is_not_ours_changes_nothing():
 
 def test_a_request_that_does_not_fit_the_helpers_window_stays_and_the_next_that_does_goes():
     made = runtime()
-    for number, tokens in enumerate((1, 1, 5000, 4096, 0), 1):
+    for number, tokens in enumerate((1, 1, 5000, 4096, 4097, 7), 1):
         made.submit(new(number, est_tokens=tokens), 0)
     outputs = made.take_lease(lease(slots=3, context=4096), order(1), 0, 0)
-    assert [fact.request for fact in facts(outputs, Lent)] == [
-        rid(4),
-        rid(5),
-    ]  # unknown size and stated window: it may go
+    assert [fact.request for fact in facts(outputs, Lent)] == [rid(4), rid(6)]
+
+
+def test_a_request_of_unknown_size_goes_only_where_there_is_no_window():
+    made = runtime(owner=(LINK, OTHER_LINK))
+    for number in range(1, 5):
+        made.submit(new(number), 0)
+    assert facts(made.take_lease(lease(slots=3, context=4096), order(1), 0, 0), Lent) == []
+    outputs = made.take_lease(lease(link=OTHER_LINK, slots=1, job_us=2), order(2), 0, 0)
+    assert of(outputs, Lend).link == OTHER_LINK
 
 
 def test_what_one_helper_cannot_hold_another_gets():
@@ -192,3 +198,11 @@ def test_what_comes_back_says_the_leases_slots_and_what_is_still_out():
     assert [fact.slots for fact in facts(outputs, Lent)] == [2, 2]
     fact = of(made.lend_returned(rid(3), L1, "own_work", 1), LendReturned)
     assert (fact.slots, fact.out) == (2, 1)
+
+
+def test_a_snapshot_says_what_the_gates_ask_of_each_request():
+    made = runtime()
+    for number, fields in enumerate(({}, {}, {"est_tokens": 70}, {"vision": True}), 1):
+        made.submit(new(number, **fields), 0)
+    queue, _ = made.snapshot(0)
+    assert [(one.est_tokens, one.vision) for one in queue.requests] == [(0, False), (0, False), (70, False), (0, True)]
