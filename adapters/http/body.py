@@ -42,10 +42,12 @@ class ReadRequest(msgspec.Struct, frozen=True, kw_only=True):
     model: ModelId
     model_span: Span
     stream: bool
+    stream_options: bool
+    """Whether the client says anything of what a stream is to hold besides the answer."""
     max_tokens: int | None
     """The most that the answer may have, as the client states it; None if it does not."""
     image_parts: int
-    """Content parts that are images."""
+    """Images in the messages."""
     image_bytes: int
     """How much of the body they are."""
     picture: Picture
@@ -53,7 +55,7 @@ class ReadRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def images(self) -> bool:
-        """Whether some content part is an image."""
+        """Whether there is an image in the messages."""
         return self.image_parts > 0
 
     @property
@@ -181,6 +183,7 @@ def parse(body: bytes) -> ReadRequest:
         model=public,
         model_span=places["model"],
         stream=_flag(document, "stream"),
+        stream_options="stream_options" in document,
         max_tokens=_max_tokens(document),
         image_parts=image_parts,
         image_bytes=image_bytes,
@@ -245,13 +248,15 @@ def _max_tokens(document: dict[str, Any]) -> int | None:
 
 
 def _images(messages: object) -> tuple[int, int]:
-    """Return how many content parts are images, and their bytes."""
+    """Return how many images the messages hold, and their bytes: content parts, or Ollama's `images` beside the content."""
     if not isinstance(messages, list):
         return 0, 0
-    contents = (message.get("content") for message in messages if isinstance(message, dict))
-    parts = (part for content in contents if isinstance(content, list) for part in content)
+    said = [message for message in messages if isinstance(message, dict)]
+    parts = (part for message in said if isinstance(message.get("content"), list) for part in message["content"])
     images = [part for part in parts if isinstance(part, dict) and part.get("type") in _IMAGE_PARTS]
-    return len(images), sum(_image_bytes(image) for image in images)
+    beside = [image for message in said if isinstance(message.get("images"), list) for image in message["images"]]
+    sizes = [len(image) for image in beside if isinstance(image, str)] + [_image_bytes(image) for image in images]
+    return len(images) + len(beside), sum(sizes)
 
 
 def _image_bytes(part: dict[str, Any]) -> int:

@@ -200,18 +200,23 @@ class ClientAnswer:
 
 
 async def relay(
-    source: Source, client: ClientAnswer, *, public: ModelId | None, addresses: Collection[str] = ()
+    source: Source,
+    client: ClientAnswer,
+    *,
+    public: ModelId | None,
+    addresses: Collection[str] = (),
+    hide_usage: bool = False,
 ) -> Relayed:
     """Give `source`'s answer to `client` with the model id `public`, and return what it was.
 
-    `addresses` (`host:port`) are internal: they do not stand in the errors that are passed on.
+    `addresses` (`host:port`) are internal: they do not stand in the errors that are passed on. `hide_usage`: see StreamRewriter.
 
     Raises:
         MayHaveRunError: the answer was cut, empty, or a stream without its terminator; the client got at most a part.
     """
     try:
         if source.content_type == EVENT_STREAM and source.status == 200:
-            return await _relay_events(source, client, public)
+            return await _relay_events(source, client, StreamRewriter(public, hide_usage=hide_usage))
         body = await source.read(ANSWER_BYTES_MAX)
         if not body and source.status < 300:
             raise MayHaveRunError(f"the engine answered {source.status} and nothing else")
@@ -226,8 +231,7 @@ async def relay(
         source.close()
 
 
-async def _relay_events(source: Source, client: ClientAnswer, public: ModelId | None) -> Relayed:
-    rewriter = StreamRewriter(public)
+async def _relay_events(source: Source, client: ClientAnswer, rewriter: StreamRewriter) -> Relayed:
     try:
         async for part in source.chunks():
             events = rewriter.feed(part)

@@ -29,7 +29,13 @@ class _Counts(msgspec.Struct, frozen=True, kw_only=True):
 
 class _Timings(msgspec.Struct, frozen=True, kw_only=True):
     prompt_n: int | None = None
+    """Without what was in the cache: alone it says little of the prompt's size."""
+    cache_n: int | None = None
     predicted_n: int | None = None
+
+    @property
+    def tokens_in(self) -> int:
+        return self.prompt_n + self.cache_n if self.prompt_n is not None and self.cache_n is not None else 0
 
 
 class _Stated(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,16 +43,24 @@ class _Stated(msgspec.Struct, frozen=True, kw_only=True):
     timings: _Timings | None = None
 
 
+class _UsageEvent(msgspec.Struct, frozen=True, kw_only=True):
+    choices: list[msgspec.Raw]
+    usage: _Counts
+
+
 _STATED: Final = msgspec.json.Decoder(_Stated)
+_USAGE_EVENT: Final = msgspec.json.Decoder(_UsageEvent)
+_ASK_USAGE: Final = b',"stream_options":{"include_usage":true}'
 
 
 class EventTooLargeError(ValueError):
     """One server-sent event is larger than any real one."""
 
 
-def request_for_engine(request: ReadRequest, local_id: str) -> bytes:
-    """Return the body with the engine's own model id."""
-    return replace(request.body, request.model_span, msgspec.json.encode(local_id))
+def request_for_engine(request: ReadRequest, local_id: str, *, ask_usage: bool = False) -> bytes:
+    """Return the body with the engine's own model id; `ask_usage`: of a stream, also ask for what it used."""
+    more = _ASK_USAGE if ask_usage else b""
+    return replace(request.body, request.model_span, msgspec.json.encode(local_id) + more)
 
 
 def answer_for_client(body: bytes, public: ModelId) -> bytes:
@@ -71,16 +85,19 @@ def usage_in(body: bytes) -> Usage | None:
     if stated.usage is not None:
         return Usage(tokens_in=stated.usage.prompt_tokens or 0, tokens_out=stated.usage.completion_tokens or 0)
     if stated.timings is not None:
-        return Usage(tokens_in=stated.timings.prompt_n or 0, tokens_out=stated.timings.predicted_n or 0)
+        return Usage(tokens_in=stated.timings.tokens_in, tokens_out=stated.timings.predicted_n or 0)
     return None
 
 
 class StreamRewriter:
     """Rewrites a stream of server-sent events: takes bytes as they come, gives whole events, and knows how it ended."""
 
-    def __init__(self, public: ModelId | None) -> None:
-        """Begin a stream whose events are to carry `public`; None: the id that they have."""
-        self._public = public
+    def __init__(self, public: ModelId | None, *, hide_usage: bool = False) -> None:
+        """Begin a stream whose events are to carry `public`; None: the id that they have.
+
+        `hide_usage`: the event that holds nothing but the usage is for us alone, since the client did not ask for it.
+        """
+        self._public, self._hide_usage = public, hide_usage
         self._rest = b""
         self._searched = 0
         self.usage = Usage()
@@ -123,6 +140,8 @@ class StreamRewriter:
             self.done = True
             return event
         self.usage = usage_in(data) or self.usage
+        if self._hide_usage and b'"usage"' in data and _is_usage_alone(data):
+            return b""
         if b'"error"' in data and "error" in _places(data, None):
             self.failed = True
         if self._public is None:
@@ -131,6 +150,13 @@ class StreamRewriter:
         if place is None or data[place[0] : place[0] + 1] != b'"':
             return event
         return _replace_in_event(event, place, msgspec.json.encode(self._public))
+
+
+def _is_usage_alone(data: bytes) -> bool:
+    try:
+        return not _USAGE_EVENT.decode(data).choices
+    except (msgspec.DecodeError, RecursionError):
+        return False
 
 
 def _data_of(event: bytes) -> bytes:

@@ -43,6 +43,11 @@ class EngineLife:
         self.engine: Engine | None = None
         """None while there is none to be asked for work."""
         self.health = EngineHealth(ready=False, reason="not started")
+        # llama.cpp's server tells what a stream used without being asked
+        self.tells_usage = model.engine == "openai"
+        """Whether streams may be asked to state what they used; an engine that refuses the question is not asked again."""
+        self.context = 0
+        """Its window in tokens as it stated it last: it is remembered while there is no engine. 0 if it never did."""
 
     def suspect(self) -> None:
         """Have the engine looked at now: somebody could not reach it."""
@@ -78,7 +83,7 @@ class EngineLife:
                 return self._exit()
             engine = self.engine
             assert engine is not None, f"model {self.model.id}: only a started engine can be watched"
-            self.health = await engine.health()
+            self._note(await engine.health())
             if self.health.ready:
                 misses = 0
             elif self.health.gone or not self._busy():
@@ -114,7 +119,7 @@ class EngineLife:
     async def _until_ready(self, engine: Engine, patience_s: float | None) -> str:
         pause_s, waited_s = _LOOK_FIRST_S, 0.0
         while True:
-            self.health = await engine.health()
+            self._note(await engine.health())
             self.looked.set()
             if self.health.ready:
                 return ""
@@ -124,6 +129,10 @@ class EngineLife:
                 return self._exit()
             waited_s += pause_s
             pause_s = min(pause_s * 1.5, _LOOK_MAX_S)
+
+    def _note(self, health: EngineHealth) -> None:
+        self.health = health
+        self.context = health.context or self.context
 
     async def _pause(self, seconds: float) -> bool:
         """Wait, shorter if someone suspects; tell whether the child has ended."""

@@ -77,7 +77,12 @@ class Ingress:
 
     async def _answer(self, call: Call, served: Served, read: ReadRequest, client: ClientAnswer) -> None:
         new = served.sizes.describe(call.id, read)
-        work = Work(read=read, path=call.path, headers={**to_engine(call.request.headers), "x-request-id": call.id})
+        work = Work(
+            read=read,
+            path=call.path,
+            headers={**to_engine(call.request.headers), "x-request-id": call.id},
+            ask_usage=read.stream and not read.stream_options and served.sizes.would_learn(read),
+        )
         ticket = served.serving.submit(new)
         if read.stream:
             client.keep_alive()

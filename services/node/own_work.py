@@ -18,6 +18,7 @@ from services.node.sizes import Sizes
 from services.node.ticket import Ticket
 
 NOT_STARTED: Final = EngineResult(status=0, complete=False, not_started=True)
+_NOT_UNDERSTOOD: Final = frozenset({400, 422})
 BROKEN: Final = EngineResult(status=0, complete=False, code="engine_failed")
 
 
@@ -37,6 +38,8 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     """Of the engine's API: /v1/chat/completions, ..."""
     headers: Mapping[str, str]
     """Those that the engine gets."""
+    ask_usage: bool = False
+    """Have the engine state what a stream used; the client is not told."""
 
 
 async def run_on_own_engine(
@@ -65,10 +68,15 @@ async def _ask(served: Served, work: Work, client: ClientAnswer) -> EngineResult
     engine, model = served.life.engine, served.serving.model
     if engine is None:
         return NOT_STARTED
-    body = request_for_engine(work.read, model.local_id or model.id)
+    local_id, asks = model.local_id or model.id, work.ask_usage and served.life.tells_usage
     try:
-        reply = await engine.complete(work.path, body, work.headers)
-        done = await relay(reply, client, public=served.serving.id, addresses=(engine.address,))
+        reply = await engine.complete(work.path, request_for_engine(work.read, local_id, ask_usage=asks), work.headers)
+        if asks and reply.status in _NOT_UNDERSTOOD:
+            # it has not begun; whether the question was at fault shows when the request comes as its client wrote it
+            reply.close()
+            reply = await engine.complete(work.path, request_for_engine(work.read, local_id), work.headers)
+            served.life.tells_usage = reply.status != 200
+        done = await relay(reply, client, public=served.serving.id, addresses=(engine.address,), hide_usage=asks)
     except NotStartedError:
         return NOT_STARTED
     except MayHaveRunError:

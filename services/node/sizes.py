@@ -44,14 +44,17 @@ class Sizes:
             vision=read.images,
         )
 
+    def would_learn(self, read: ReadRequest) -> bool:
+        """Tell whether an answer to `read` teaches something now."""
+        if read.images:
+            return False
+        return len(self.profile.answers) < WINDOW or self._clock.monotonic_us() >= self._learn_from_us
+
     def learn(self, read: ReadRequest, result: EngineResult) -> None:
         """Take what the model's own engine stated of a request that it answered; it may have stated nothing."""
         # an engine that counts says at least one token of a prompt; without that it did not count
-        if result.status != 200 or result.tokens_in <= 0 or read.images:
+        if result.status != 200 or result.tokens_in <= 0 or not self.would_learn(read):
             return
-        now_us = self._clock.monotonic_us()
-        if now_us < self._learn_from_us and len(self.profile.answers) >= WINDOW:
-            return
-        self._learn_from_us = now_us + _LEARN_US
+        self._learn_from_us = self._clock.monotonic_us() + _LEARN_US
         self.profile.learn(read.text_bytes, result.tokens_in, result.tokens_out)
         self._measure = self.profile.measure()

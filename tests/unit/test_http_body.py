@@ -126,6 +126,17 @@ def test_an_image_part_is_seen_by_structure_and_never_by_text():
     assert not seen([{"type": "text", "text": "image_url"}])
 
 
+def test_ollamas_images_beside_the_content_are_images_too():
+    def read(**more: object) -> ReadRequest:
+        return parse(
+            json.dumps({"model": "a", "messages": [{"role": "user", "content": "what is this?", **more}]}).encode()
+        )
+
+    two = read(images=["A" * 50_000, "B" * 50_000])
+    assert (two.image_parts, two.image_tokens, two.text_bytes < 200) == (2, 2 * IMAGE_TOKENS, True)
+    assert [read(images=said).images for said in ([], "text", {"a": 1}, None)] == [False] * 4
+
+
 def test_an_image_counts_as_one_and_not_as_text_of_its_length():
     def read(content: object) -> ReadRequest:
         return parse(json.dumps({"model": "a", "messages": [{"role": "user", "content": content}]}).encode())

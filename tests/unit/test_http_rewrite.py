@@ -125,6 +125,28 @@ def test_a_request_reaches_the_engine_with_its_own_id_and_else_unchanged():
 
 def test_tokens_are_taken_from_usage_or_from_llama_cpps_timings():
     assert usage_in(b'{"usage":{"prompt_tokens":3,"completion_tokens":4}}') == Usage(tokens_in=3, tokens_out=4)
-    assert usage_in(b'{"usage":null,"timings":{"prompt_n":5,"predicted_n":6}}') == Usage(tokens_in=5, tokens_out=6)
+    timings = b'{"usage":null,"timings":{"cache_n":40,"prompt_n":5,"predicted_n":6}}'
+    assert usage_in(timings) == Usage(tokens_in=45, tokens_out=6)
     assert usage_in(b'{"usage":{"prompt_tokens":"x"}}') is None
     assert usage_in(b'{"text":"\\"usage\\""}') is None
+
+
+def test_a_prompt_of_which_a_cached_part_may_be_left_out_is_not_counted():
+    assert usage_in(b'{"timings":{"prompt_n":1,"predicted_n":6}}') == Usage(tokens_in=0, tokens_out=6)
+
+
+def test_an_engine_may_be_asked_what_a_stream_used_and_the_rest_of_the_request_stays():
+    body = b'{"stream":true, "model":"org/big:7b", "x":1.0 }'
+    asked = b'{"stream":true, "model":"l","stream_options":{"include_usage":true}, "x":1.0 }'
+    assert request_for_engine(parse(body), "l", ask_usage=True) == asked
+
+
+def test_the_event_that_only_states_the_usage_is_kept_from_a_client_that_did_not_ask_and_no_other_one():
+    text = b'data: {"choices":[{"delta":{"content":"\\"usage\\""}}],"usage":null}\n\n'
+    last = b'data: {"choices":[{"delta":{},"finish_reason":"stop"}],"usage":{"prompt_tokens":1}}\n\n'
+    alone = b'data: {"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":2}}\n\n'
+    done = b"data: [DONE]\n\n"
+    for hide, expected in ((True, text + last + done), (False, text + last + alone + done)):
+        rewriter = StreamRewriter(PUBLIC, hide_usage=hide)
+        assert rewriter.feed(text + last + alone + done) == expected
+        assert (rewriter.usage, rewriter.done) == (Usage(tokens_in=7, tokens_out=2), True)
