@@ -68,6 +68,34 @@ def is_cluster(config: Config) -> bool:
     return not is_loopback(config.http.host) or bus is None or not is_loopback(bus.hostname or "")
 
 
+def is_wildcard(host: str) -> bool:
+    """Tell whether `host` stands for every address of a machine: one listens at it, and nobody can be sent there."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_unspecified
+    except ValueError:
+        return False
+
+
+def is_local(url: str) -> bool:
+    """Tell whether only its own machine finds what is at `url`."""
+    parts = _split(url)
+    host = (parts.hostname or "") if parts is not None else ""
+    return is_loopback(host) or is_wildcard(host)
+
+
+def unreachable(config: Config) -> Iterator[Problem]:
+    """Yield a problem if a node of this configuration would give others a URL at which they cannot find it."""
+    http = config.http
+    parts = _split(http.public_url)
+    host = parts.hostname or http.host if parts is not None else http.host
+    elsewhere = not all(is_local(url.strip()) for url in config.bus.url.split(","))
+    if is_wildcard(host) or (elsewhere and is_loopback(host)):
+        rule = (
+            f"must be a URL at which others find a node that listens at {http.host} and whose bus is {config.bus.url}"
+        )
+        yield Problem("http.public_url", rule, http.public_url)
+
+
 def missing_programs(node: NodeConfig) -> Iterator[Problem]:
     """Yield the engine commands of `node` whose program is not on this machine."""
     for at, model in enumerate(node.models):

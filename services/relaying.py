@@ -17,7 +17,6 @@ from domain.events import LeaseCleared
 from services import lend_head
 from services.lend_check import LendCheck, Shown
 
-SILENCE_S: Final = 600.0
 _CONNECTIONS: Final = 256
 _ANSWER_HEADERS: Final = (
     lend_head.OUTCOME,
@@ -43,7 +42,8 @@ class Relay:
     ) -> None:
         """Relay in the name of `name`. `is_over`: whether this process knows better than the grant that its lease is over."""
         self._name, self._check, self._is_over, self._continue_s = name, check, is_over, continue_s
-        self._upstream = Upstream(connections=_CONNECTIONS, connect_s=connect_s, silent_s=SILENCE_S, keep_alive=False)
+        # how long a helper may be silent is the owner's business: when it hangs up, so does this
+        self._upstream = Upstream(connections=_CONNECTIONS, connect_s=connect_s, keep_alive=False)
 
     async def close(self) -> None:
         """Close every connection."""

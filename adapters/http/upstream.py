@@ -21,6 +21,8 @@ _KEEPALIVE_S: Final = 1.0
 """Shorter than any engine's own (llama.cpp: 5 s), so that no request meets a connection that is being closed."""
 _GET_BYTES_MAX: Final = 1024 * 1024
 _PART_BYTES: Final = 64 * 1024
+_ALIVE_AFTER_S, _ALIVE_EVERY_S, _ALIVE_TIMES = 30, 10, 6
+"""Who may be silent for ever is asked by the kernel whether it is still there: a machine that is gone is noticed in 90 s."""
 
 
 class Answer:
@@ -187,13 +189,10 @@ class Upstream:
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
-            resolver = _BoundedResolver(self._connect_s)
-            if self._keep_alive:
-                connector = aiohttp.TCPConnector(
-                    limit=self._connections, resolver=resolver, keepalive_timeout=_KEEPALIVE_S
-                )
-            else:
-                connector = aiohttp.TCPConnector(limit=self._connections, resolver=resolver, force_close=True)
+            how: dict[str, Any] = {"keepalive_timeout": _KEEPALIVE_S} if self._keep_alive else {"force_close": True}
+            if self._timeout.sock_read is None:
+                how["socket_factory"] = _watched_socket
+            connector = aiohttp.TCPConnector(limit=self._connections, resolver=_BoundedResolver(self._connect_s), **how)
             self._session = aiohttp.ClientSession(
                 connector=connector,
                 timeout=self._timeout,
@@ -220,6 +219,21 @@ class _BoundedResolver(ThreadedResolver):
                 return await super().resolve(host, port, family)
         except TimeoutError:
             raise OSError(0, f"look-up of {host} took more than {self._timeout_s} s") from None
+
+
+def _watched_socket(address: tuple[Any, ...]) -> socket.socket:
+    """Return a socket that breaks when the other machine is gone, and bears any silence of one that is there."""
+    family, kind, protocol = address[:3]
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", _ALIVE_AFTER_S),
+        ("TCP_KEEPINTVL", _ALIVE_EVERY_S),
+        ("TCP_KEEPCNT", _ALIVE_TIMES),
+    ):
+        if option := getattr(socket, name, None):  # not every system has all of them
+            made.setsockopt(socket.IPPROTO_TCP, option, value)
+    return made
 
 
 _NEVER_SENT: Final = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL)

@@ -11,7 +11,7 @@ import msgspec
 from domain.errors import BadConfigError
 from services.config import Config, NodeConfig
 from services.config_file import load_config, with_node
-from services.config_rules import missing_programs
+from services.config_rules import missing_programs, unreachable
 from services.data_directory import check_data, held_data
 from services.lifecycle import run_service
 
@@ -39,7 +39,7 @@ def _for_node(config: Config, parsed: argparse.Namespace) -> Config:
     if not config.node.models:
         raise BadConfigError(f"node {config.node.id}: models: must hold at least one, got none; see docs/start.md")
     node = with_engine_ports(config.node, parsed.engine_ports) if parsed.engine_ports else config.node
-    for problem in missing_programs(node):
+    for problem in (*unreachable(config), *missing_programs(node)):
         raise BadConfigError(f"{problem.key}: {problem.rule}, got {problem.value!r}")
     return msgspec.structs.replace(config, node=node)
 

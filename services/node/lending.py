@@ -16,7 +16,6 @@ from domain.inputs import LendFailure, LendResult
 from domain.ports import Clock
 from services import lend_head
 from services.config import Limits
-from services.node.engine_life import HTTP_SILENCE_S
 from services.node.grants import LeaseCopies
 from services.node.ingress import LendRequest
 from services.node.own_work import Served
@@ -58,6 +57,10 @@ class HttpLender:
         self._node, self._signer, self._copies = node, signer, copies
         self._limits, self._clock, self._routes = limits, clock, Routes(relays, clock)
         self._upstreams: dict[str, Upstream] = {}
+
+    def known_at(self, url: str) -> None:
+        """Take the URL at which others find this node: a helper's URL that only its own machine understands is none for it."""
+        self._routes.own_url = url
 
     async def close(self) -> None:
         """Close every connection."""
@@ -204,7 +207,7 @@ class HttpLender:
             self._upstreams[url] = Upstream(
                 connections=_CONNECTIONS,
                 connect_s=self._limits.upstream_connect_s,
-                silent_s=HTTP_SILENCE_S,
+                # a helper may be silent for as long as it works: the cut-off and the stall check know whether it does
                 keep_alive=False,
             )
         return self._upstreams[url]

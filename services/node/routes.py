@@ -4,6 +4,7 @@ from typing import Final, NamedTuple
 
 from adapters.http.upstream import CONTINUE_S
 from domain.ports import Clock
+from services.config_rules import is_local
 from services.lend_head import PREFIX, RELAY_PREFIX
 
 SHUT_US: Final = 30_000_000
@@ -32,9 +33,14 @@ class Routes:
         self._relays = tuple(Route(relay.rstrip("/"), RELAY_PREFIX, relayed=True) for relay in relays)
         self._clock = clock
         self._shut_until_us: dict[str, int] = {}
+        self.own_url = ""
+        """At which others find this process; empty while it is not known."""
 
     def to(self, helper_url: str) -> tuple[Route, ...]:
-        """Return the ways to try, in order."""
+        """Return the ways to try, in order; empty if none leads there."""
+        if self.own_url and is_local(helper_url) and not is_local(self.own_url):
+            # on this machine somebody else would answer at that URL; a relay beside the helper may know it
+            return self._relays
         shut = self._clock.monotonic_us() < self._shut_until_us.get(helper_url, 0)
         direct = Route(helper_url.rstrip("/"), PREFIX, relayed=False)
         return self._relays if shut and self._relays else (direct, *self._relays)

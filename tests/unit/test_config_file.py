@@ -7,6 +7,7 @@ import pytest
 from domain.errors import BadConfigError
 from services.config import NodeModel
 from services.config_file import OWN_COMMAND, default_data, environment_names, load_config, stated_nodes, with_node
+from services.config_rules import unreachable
 
 TOKEN = "Zk3v9Qw1Lr7Tn5Xs8Mb2Hy6Jd4Pf0GcWq"
 TWO_NODES = """
@@ -191,3 +192,36 @@ def test_a_process_may_have_defaults_of_its_own_that_everybody_else_beats(tmp_pa
     config = load_config(file, defaults=own, environment={})
     assert (config.http.port, config.bus.durability) == (7, "relaxed")
     assert load_config(file, defaults=own, environment={"LEASEWAY_BUS_DURABILITY": "strict"}).bus.durability == "strict"
+
+
+BUS_ELSEWHERE = "[bus]\nurl = 'nats://10.0.0.1:4222'\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[http]\nhost = '0.0.0.0'\n",
+        "[http]\nhost = '::'\n",
+        "[http]\nhost = '10.0.0.5'\npublic_url = 'http://0.0.0.0:80'\n",
+        BUS_ELSEWHERE,
+        BUS_ELSEWHERE + "[http]\nhost = '10.0.0.5'\npublic_url = 'http://localhost:80'\n",
+    ],
+)
+def test_a_node_that_would_tell_others_a_url_of_its_own_machine_alone_must_say_how_it_is_found(tmp_path, text):
+    (problem,) = unreachable(load(tmp_path, f"[cluster]\ntoken = '{TOKEN}'\n{text}"))
+    assert problem.key == "http.public_url"
+    assert problem.rule.startswith("must be a URL at which others find a node that listens at ")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[http]\nhost = '10.0.0.5'\n",
+        "[http]\nhost = '0.0.0.0'\npublic_url = 'http://10.0.0.5:80'\n",
+        BUS_ELSEWHERE + "[http]\npublic_url = 'https://node.example'\n",
+        BUS_ELSEWHERE + "[http]\nhost = 'node.example'\n",
+    ],
+)
+def test_a_node_that_others_find_or_that_has_only_this_machine_need_not_say_more(tmp_path, text):
+    assert list(unreachable(load(tmp_path, f"[cluster]\ntoken = '{TOKEN}'\n{text}"))) == []
