@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import hmac
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from aiohttp import web
@@ -44,6 +44,8 @@ class Desk:
         clock: Clock,
     ) -> None:
         """Take what `check` lets through, over the links in `view`."""
+        self.knows_control: Callable[[], bool] = lambda: True
+        """Whether `view` holds all that operators had decided when this process began to listen."""
         self._node, self._models, self._view = node, models, view
         self._check, self._copies, self._bodies, self._clock = check, copies, bodies, clock
 
@@ -55,7 +57,7 @@ class Desk:
             await client.end()
         except ApiError as error:
             # nothing has started: all that may fail afterwards is told by an outcome of its own
-            client.extra[lend_head.OUTCOME] = "refused"
+            client.extra[lend_head.OUTCOME] = _OUTCOMES.get(error.code, "refused")
             client.extra[lend_head.REASON] = error.code
             error.close = True
             await client.fail(error)
@@ -88,10 +90,26 @@ class Desk:
         Raises:
             ApiError: it is not one; nothing has changed.
         """
-        shown = self._check.shown(call, lend_head.PREFIX, helper=self._node)
+        try:
+            shown = self._check.shown(call, lend_head.PREFIX, helper=self._node)
+        except ApiError as error:
+            if error.code == "bad_signature":
+                self._require_control()
+            raise
+        if self._view.link(shown.head.link) is None:
+            self._require_control()
         # the owner may have heard of it first
         self._copies.take(shown.grant, self._clock.monotonic_us())
         return shown.head
+
+    def _require_control(self) -> None:
+        """Return if what is not known here is not so.
+
+        Raises:
+            ApiError: offload_busy, since owner or link may only not have been heard of yet.
+        """
+        if not self.knows_control():
+            raise ApiError("offload_busy", f"node {self._node}: does not know yet whom it may help")
 
     def _offer(self, head: LendHead) -> BorrowOffer:
         live = self._copies.live(head.link, head.lease, self._clock.monotonic_us())

@@ -54,8 +54,8 @@ class Models:
 
     @property
     def depth(self) -> int:
-        """Return how many requests a linked model's engine is given: an operator's override, else the node's own number."""
-        return self._view.overrides().get(DEPTH, self._config.node.depth)
+        """Return how many requests a linked model's engine is given: what the cluster states, else the node's own number."""
+        return self._config.node.depth if self._view.source(DEPTH) == "default" else self._view.setting(DEPTH)
 
     def control_changed(self) -> None:
         """Pass on what the view says now of links and settings."""

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -15,9 +16,20 @@ from adapters.http.server import Call, Deadlines, HttpServer
 from adapters.keys import Credentials, Signer
 from domain.actions import OrderKey
 from domain.control.view import ControlView
-from domain.events import Basis, DeskState, Fact, ModelInfo, NodeSnapshot, OpenRequest, QueueState, Registered, Witness
+from domain.events import (
+    Basis,
+    DeskState,
+    Fact,
+    Loaded,
+    ModelInfo,
+    NodeSnapshot,
+    OpenRequest,
+    QueueState,
+    Registered,
+    Witness,
+)
 from domain.events.decision import LeaseChecked, LeaseEvent, LinkWord, SafeModeLeft
-from domain.ids import ModelId, NodeId
+from domain.ids import LinkId, ModelId, NodeId
 from domain.ports import Clock
 from services import lend_head
 from services.config import Config
@@ -31,6 +43,8 @@ from services.node.own_work import Served
 from services.relaying import Relay
 
 VERSION: Final = "0.1.0"
+EARLY_S: Final = 2.0
+"""How long a lease waits for the link that it is of; then it is refused."""
 _SNAPSHOT_PART: Final = 150
 """Requests in one part of a snapshot: under 64 KiB each."""
 
@@ -55,6 +69,10 @@ class Node:
         self.draining = False
         self.bus_state: Callable[[], dict[str, object]] = dict
         """What /health tells of the bus."""
+        self._told: tuple[ModelInfo, ...] = ()
+        """What the newest registration says of the models."""
+        self._early_leases: dict[LinkId, Callable[[], None]] = {}
+        """The newest of each link that operators have not told of yet."""
         self._say: Say | None = None
         self._early: list[Fact] = []
         self._url = ""
@@ -76,12 +94,16 @@ class Node:
         """State a fact; what comes before `registered` waits for it."""
         if self._say is None:
             self._early.append(fact)
-        else:
-            self._say(fact)
+            return
+        self._say(fact)
+        if isinstance(fact, Loaded):
+            # not in between the facts of one input: a snapshot tells what all of them have changed
+            asyncio.get_running_loop().call_soon(self._tell_what_engines_tell)
 
     def register(self, say: Say, url: str) -> None:
         """Say `registered` as the first fact, then what has happened already; from now on facts go to `say`."""
         self._url = url
+        self.lender.known_at(url)
         say(self._registration())
         self._say, early = say, self._early
         self._early = []
@@ -89,19 +111,27 @@ class Node:
             say(fact)
 
     def _registration(self) -> Registered:
+        self._told = tuple(_info(served) for served in self.models.values())
         return Registered(
             url=self._url,
-            models=tuple(_info(served) for served in self.models.values()),
+            models=self._told,
             version=VERSION,
-            depth=self.depth,
+            depth=self.config.node.depth,
             witness=self.witness,
         )
 
-    def _introduce_again(self) -> None:
-        """Tell a new generation of the ledger all that it cannot know from the facts that were lost."""
+    def _introduce_again(self, reason: str) -> None:
+        """Tell the master all that it cannot know, or knows otherwise, from the facts so far."""
         if self._say is not None:
             self.state(self._registration())
-            self.snapshot("generation")
+            self.snapshot(reason)
+
+    def _tell_what_engines_tell(self) -> None:
+        """Register again if an engine that came up has another context window than the one that was told."""
+        told = {info.id: info.context for info in self._told}
+        now = {model: context_of(served) for model, served in self.models.items()}
+        if now != told and not self.draining:
+            self._introduce_again("context")
 
     def snapshot(self, reason: str) -> None:
         """State all open requests, in parts."""
@@ -134,6 +164,9 @@ class Node:
     def control_changed(self) -> None:
         """Pass on what the view says now of links and settings."""
         self._fleet.control_changed()
+        for link in sorted(self._early_leases):
+            if self.view.link(link) is not None:
+                self._take_early(link)
 
     def decided(self, signed: SignedDecision, sent_at_us: Callable[[Basis], int | None]) -> None:
         """Take a decision of the master."""
@@ -144,7 +177,7 @@ class Node:
             if signed.word is not None:
                 self._take_word(signed.word, signed.order)
             elif isinstance(signed.decision, SafeModeLeft) and (known is None or known.generation < signed.generation):
-                self._introduce_again()
+                self._introduce_again("generation")
             return
         newer = self.copies.take(signed, self.clock.monotonic_us())
         if event.owner == self.id and newer:
@@ -152,8 +185,20 @@ class Node:
 
     def _take_lease(self, event: LeaseEvent, signed: SignedDecision, basis_sent_us: int | None) -> None:
         served = self.models.get(event.owner_model)
-        if served is not None:
-            served.serving.take_lease(event, signed.order, basis_sent_us)
+        if served is None:
+            return
+        take = partial(served.serving.take_lease, event, signed.order, basis_sent_us)
+        if self.view.link(event.link) is not None:
+            take()
+            return
+        # links and leases come over two streams: a lease that is merely early would be refused, and lost until it is renewed
+        self._early_leases[event.link] = take
+        asyncio.get_running_loop().call_later(EARLY_S, self._take_early, event.link)
+
+    def _take_early(self, link: LinkId) -> None:
+        take = self._early_leases.pop(link, None)
+        if take is not None:
+            take()
 
     def _take_word(self, word: LinkWord, order: OrderKey) -> None:
         """Give what else the master says of a link to the end that acts on it."""
@@ -234,30 +279,39 @@ class Node:
         return {**self._health(), "version": VERSION, **more}
 
     def _model_status(self, served: Served) -> dict[str, object]:
-        queue, desk = served.serving.runtime.snapshot(self.clock.monotonic_us())
+        serving = served.serving
+        queue, desk = serving.runtime.snapshot(self.clock.monotonic_us())
         return {
-            "model": served.serving.id,
-            "ready": served.serving.ready,
-            "counts": msgspec.to_builtins(served.serving.runtime.counts()),
-            "requests": msgspec.to_builtins(queue.requests),
+            "model": serving.id,
+            "ready": serving.ready,
+            "counts": msgspec.to_builtins(serving.runtime.counts()),
+            "requests": [
+                {**msgspec.to_builtins(request), **msgspec.structs.asdict(serving.told_of(request.request))}
+                for request in queue.requests
+            ],
             "borrowed": msgspec.to_builtins(desk.requests),
         }
 
 
 def _info(served: Served) -> ModelInfo:
-    model, health = served.serving.model, served.life.health
+    model = served.serving.model
     return ModelInfo(
         id=ModelId(model.id),
         local_id=model.local_id or model.id,
         lane=model.lane,
         engine=model.engine,
         slots=model.slots,
-        context=model.context or health.context,
+        context=context_of(served),
         hash=model.hash,
         capabilities=model.capabilities,
         ready=served.serving.ready,
         runtime=model.runtime,
     )
+
+
+def context_of(served: Served) -> int:
+    """Return the context window of a model in tokens: what is stated, else what its engine told last; 0 if neither."""
+    return served.serving.model.context or served.life.context
 
 
 def _shares(requests: tuple[OpenRequest, ...]) -> list[tuple[OpenRequest, ...]]:

@@ -5,10 +5,12 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
+import msgspec
+
 from adapters.http.errors import ApiError
 from domain.actions import Action, LoadModel, OrderKey, Output, Refuse, RefuseBorrow
 from domain.engine_room import EngineRoom
-from domain.events import BorrowFinished, BorrowReturned, Fact
+from domain.events import BorrowFinished, BorrowReturned, Fact, Kept, Lent, Started
 from domain.events.base import EventBody
 from domain.events.decision import LeaseEvent, LinkWord
 from domain.ids import LeaseId, LinkId, ModelId, RequestId
@@ -22,6 +24,15 @@ _LOG: Final = logging.getLogger("leaseway.node")
 
 State = Callable[[Fact], None]
 """States a fact: in order, at once, whatever the bus does."""
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """What people are told of an open own request besides its place."""
+
+    since_arrival_us: int
+    """Since it came to this node first, wherever it has been meanwhile."""
+    kept_for: LinkId | None
+    """The link over which a helper should end it sooner, for which it is kept out of the engine."""
 
 
 class Shared(Protocol):
@@ -68,7 +79,7 @@ class ModelServing:
 
     def submit(self, new: NewRequest) -> Ticket:
         """Take a client's request; its actions come to the ticket. `close` it when its handler ends."""
-        ticket = self._tickets[new.request] = Ticket(new.request)
+        ticket = self._tickets[new.request] = Ticket(new.request, arrived_us=self._now())
         self.do(self._runtime.submit(new, self._now()))
         return ticket
 
@@ -235,9 +246,19 @@ class ModelServing:
         """Return the mailbox of a request of this model; None if it has none of this id."""
         return self._tickets.get(request)
 
+    def told_of(self, request: RequestId) -> Told:
+        """Return what people are told of an open own request."""
+        ticket = self._tickets.get(request)
+        if ticket is None:
+            return Told(since_arrival_us=0, kept_for=None)
+        return Told(since_arrival_us=self._now() - ticket.arrived_us, kept_for=ticket.kept_for)
+
     def _note(self, fact: Fact) -> None:
-        """Let the handler of a borrowed request know what its owner is to be told besides the action."""
-        if isinstance(fact, BorrowFinished | BorrowReturned) and (ticket := self._ticket(fact.request)) is not None:
+        """Note what is to be told of a request: of a kept one to people, of a borrowed one to its owner besides the action."""
+        if isinstance(fact, Kept | Started | Lent):
+            if (ticket := self._ticket(fact.request)) is not None:
+                ticket.kept_for = fact.link if isinstance(fact, Kept) else None
+        elif isinstance(fact, BorrowFinished | BorrowReturned) and (ticket := self._ticket(fact.request)) is not None:
             if isinstance(fact, BorrowFinished):
                 ticket.service_us = fact.service_us
             else:

@@ -6,15 +6,17 @@ from types import TracebackType
 from typing import Self
 
 from domain.actions import Action
-from domain.ids import RequestId
+from domain.ids import LinkId, RequestId
 
 
 class Ticket:
     """One request's mailbox. Its handler takes actions one by one; whatever comes while it works interrupts the work."""
 
-    def __init__(self, request: RequestId) -> None:
-        """Begin without an action."""
-        self.request = request
+    def __init__(self, request: RequestId, *, arrived_us: int = 0) -> None:
+        """Begin without an action. `arrived_us`: when an own request came, on the node's clock."""
+        self.request, self.arrived_us = request, arrived_us
+        self.kept_for: LinkId | None = None
+        """Of an own request: the link for whose helper it is kept out of the engine."""
         self.service_us = 0
         """Of a borrowed request: how long it was in service, once it has left the engine."""
         self.returned = ""

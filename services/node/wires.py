@@ -1,6 +1,7 @@
 """A node's wires to the bus: its facts out, control and decisions in, a heartbeat each second. The node serves without them."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Coroutine
 from typing import Any, Final
@@ -14,12 +15,13 @@ from adapters.log.producer import Producer
 from adapters.log.spool import Spool
 from adapters.log.witness import FileWitnessBook
 from adapters.nats.connection import Bus
+from adapters.nats.follower import NatsFollower
 from domain.errors import BusError, HistoryError
 from domain.events import LeaseRefused, Witness, codec
 from domain.ports import Clock, Witnessed
 from domain.subjects import CONTROL, DECISIONS, EVENTS, heartbeat_subject, root
 from services.config import Config
-from services.node.node import Node
+from services.node.node import EARLY_S, Node
 
 _LOG: Final = logging.getLogger("leaseway.node")
 BEAT_S: Final = 1.0
@@ -47,7 +49,9 @@ class Wires:
         self._written: Witness | None = None
         self._was_away = not bus.connected
         self._refused_us = -1_000_000
-        node.bus_state = self.state
+        self._control = self._follower_of_control()
+        self._knows_control = False
+        node.bus_state, node.desk.knows_control = self.state, self.knows_control
 
     async def load_witness(self) -> None:
         """Let the node know the newest commit that its earlier lives saw."""
@@ -72,16 +76,26 @@ class Wires:
             "pseq": self.producer.pseq,
         }
 
+    def knows_control(self) -> bool:
+        """Tell whether all that operators had decided has come once."""
+        self._knows_control = self._knows_control or self._control.caught_up.is_set()
+        return self._knows_control
+
+    def _follower_of_control(self) -> NatsFollower:
+        return self._bus.follower(CONTROL, [], self._node.id)
+
     async def _follow_control(self) -> None:
         while True:
             try:
                 # core messages prove nothing, and control events are not signed: only what the stream holds is believed
-                async for message in self._bus.follower(CONTROL, [], self._node.id).messages():
+                async for message in self._control.messages():
                     if message.seq:
                         self._take_control(message.body)
             except BusError as error:
                 _LOG.warning("control_not_followed", extra={"why": str(error)})
             await asyncio.sleep(_AGAIN_S)
+            self.knows_control()
+            self._control = self._follower_of_control()
 
     def _take_control(self, body: bytes) -> None:
         try:
@@ -96,6 +110,9 @@ class Wires:
         base = root(self._node.cluster)
         leases = (f"{base}.lease.{self._node.id}.>", f"{base}.lease.*.{self._node.id}.>")
         subjects = [*leases, f"{base}.safe_mode.>"]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(EARLY_S):
+                await self._control.caught_up.wait()
         while True:
             try:
                 async for message in self._bus.follower(DECISIONS, subjects, self._node.id).messages():

@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from adapters.clock import SystemClock
 from adapters.http.server import HttpServer
@@ -184,6 +186,43 @@ async def test_without_a_relay_a_helper_behind_a_wall_is_unreachable():
         await two.held()
         two.grant()
         assert await reason_of(two) == "helper_unreachable"
+
+
+async def test_a_helper_url_that_only_its_own_machine_understands_is_asked_for_through_relays_alone():
+    async with relayed() as (two, _, wall):
+        two.owner.node.lender.known_at("http://10.0.0.5:8000")
+        asking = await two.held()
+        two.grant()
+        assert (await asking).headers["leaseway-served-by"] == "n2"
+        assert wall.tried == 0
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "0.0.0.0"])
+async def test_without_a_relay_such_a_helper_is_unreachable_and_nobody_else_is_asked_in_its_place(host: str):
+    async with odd_server() as stranger, pair() as two:
+        two.owner.node.lender.known_at("http://10.0.0.5:8000")
+        await two.held()
+        two.grant(url=stranger.url.replace("127.0.0.1", host))
+        assert await reason_of(two) == "helper_unreachable"
+        assert stranger.heard == []
+
+
+async def test_owner_and_relay_bear_any_silence_of_a_helper_that_is_there_and_the_own_engine_is_bounded():
+    async with relayed() as (two, relay, _):
+        two.helping.script = two.helping.hang()
+        asking = await two.held()
+        two.grant()
+        await two.helping.arrived()
+        lender, served = two.owner.node.lender, two.owner.node.models[ModelId("public")]
+        for patient in (lender._upstreams[relay.url], relay.node.relay._upstream):
+            assert patient._session is not None
+            assert patient._session.timeout.sock_read is None
+            (connection,) = patient._session.connector._acquired  # type: ignore[union-attr]
+            raw = connection.transport.get_extra_info("socket")  # type: ignore[union-attr]
+            assert raw.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
+        assert served.life._work._timeout.sock_read == 600
+        asking.cancel()
 
 
 async def test_a_helper_that_hangs_up_on_the_relay_before_the_100_took_nothing():

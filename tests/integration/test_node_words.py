@@ -5,9 +5,11 @@ import asyncio
 import aiohttp
 import msgspec
 
+from adapters.http.body import parse
 from adapters.keys import new_nkey
 from domain.control.settings import PREFIX
 from domain.events import (
+    ControlEvent,
     CutOff,
     Held,
     LeaseChecked,
@@ -18,23 +20,31 @@ from domain.events import (
     Rejected,
     SettingChanged,
     SettingCleared,
+    SettingStated,
+    SettingUnstated,
     StillRunning,
 )
-from domain.ids import ModelId, NodeId
+from domain.ids import ModelId, NodeId, RequestId
 from tests.support.lending_pair import LENT, PATH, Pair, pair
-from tests.support.local_nodes import CHAT, LocalNode, client_of, publish, signed
-from tests.support.odd_server import Heard, Reply, answer, event, stream
+from tests.support.local_nodes import CHAT, LocalNode, client_of, local_node, model_at, publish, signed
+from tests.support.odd_server import Heard, Reply, answer, event, odd_server, stream
 from tests.support.waiting import until
 
+DEPTH = PREFIX + "scheduling_backend_depth"
 PICTURES = "/v1/images/generations"
 DRAWN = {"created": 1, "data": [{"b64_json": "AAAA"}]}
 STREAM = CHAT | {"stream": True}
 
 
+def state(local: LocalNode, event_: ControlEvent) -> None:
+    """Let the node hear a control event."""
+    local.node.view.apply(event_)
+    local.node.control_changed()
+
+
 def set_to(local: LocalNode, name: str, value: int) -> None:
     """Let an operator change a setting, as LW_CONTROL would say it."""
-    local.node.view.apply(SettingChanged(name=PREFIX + name, value=value))
-    local.node.control_changed()
+    state(local, SettingChanged(name=PREFIX + name, value=value))
 
 
 def word(two: Pair, kind: type[LeaseChecked] | type[LeaseStalled]) -> LeaseChecked | LeaseStalled:
@@ -158,6 +168,38 @@ async def test_the_depth_of_the_moment_is_what_a_linked_engine_gets():
         set_to(two.owner, "scheduling_backend_depth", 2)
         await two.engine.arrived(2)
         waiting.cancel()
+
+
+async def test_the_files_depth_holds_unless_an_operator_sets_another_and_the_nodes_own_where_nobody_says_one():
+    async with pair() as two:
+        waiting = [await two.held() for _ in range(3)]
+        state(two.owner, SettingStated(name=DEPTH, value=3))
+        await two.engine.arrived(3)
+        state(two.owner, SettingChanged(name=DEPTH, value=4))
+        await two.engine.arrived(4)
+        depths = []
+        for event_ in (SettingCleared(name=DEPTH), SettingUnstated(name=DEPTH)):
+            state(two.owner, event_)
+            depths.append(two.owner.node.depth)
+        assert depths == [3, 1]
+        for task in waiting:
+            task.cancel()
+
+
+async def test_the_reserve_for_an_answer_is_the_one_of_the_moment():
+    async def counted(_: Heard, reply: Reply) -> None:
+        await reply.json({"model": "x", "choices": [], "usage": {"prompt_tokens": 20, "completion_tokens": 4}})
+
+    async with odd_server(counted) as engine, local_node([model_at(engine.url)]) as local, client_of(local) as client:
+        for _ in range(3):
+            async with client.post(PATH, json=CHAT) as got:
+                assert got.status == 200
+        sizes = local.node.models[ModelId("public")].sizes
+        read = parse(msgspec.json.encode({"model": "public", "messages": CHAT["messages"]}))
+        before = sizes.describe(RequestId("req_a"), read).est_tokens
+        set_to(local, "scheduling_context_reserve", 5000)
+        after = sizes.describe(RequestId("req_b"), read).est_tokens
+        assert (0 < before < 5000, after >= 5000) == (True, True)
 
 
 async def test_the_sign_of_life_follows_the_leases_lifetime():
