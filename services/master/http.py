@@ -7,10 +7,10 @@ import msgspec
 from aiohttp import web
 
 from domain.ids import NodeId
-from domain.master import slots
+from domain.master import breaker, slots
 from domain.master.control import setting
 from domain.master.fits import cost_us, unit_q64
-from domain.master.state import Node, State, owner_key
+from domain.master.state import Node, State, owner_key, split_key
 from services.master.loop import MasterLoop
 
 TOKEN = 1_000_000
@@ -74,6 +74,34 @@ def describe(loop: MasterLoop) -> dict[str, Any]:
         "nodes": [_node(state, name) for name in sorted({*state.nodes, *state.control.roster})],
         "links": [msgspec.to_builtins(state.control.links[link]) for link in sorted(state.control.links)],
         "leases": [_lease(state, link) for link in sorted(state.leases)],
+        "breakers": breakers(state),
+    }
+
+
+def breakers(state: State) -> list[dict[str, Any]]:
+    """Return the helper models to which nothing, or one request at a time, is lent since they failed; the others are closed."""
+    told = []
+    for key, each in sorted(state.breakers.items()):
+        name, model = split_key(key)
+        until_us = breaker.ends_us(each)
+        times = {"since_us": each.since_us, "until_us": until_us}
+        told.append({"node": name, "model": model, "state": each.state, "failures": each.failures, **times})
+    return told
+
+
+def rooms(node: Node) -> dict[str, dict[str, Any]]:
+    """Return what each runtime that models of a node share holds, by the runtime's name, as the master sees it."""
+    return {
+        name.removeprefix("="): {
+            "models": room.models,
+            "resident": room.resident or None,
+            "loading": room.loading or None,
+            "loading_cause": room.cause if room.loading else "",
+            "loading_since_us": room.since_us if room.loading else None,
+            "displaced": room.displaced or None,
+        }
+        for name, room in sorted(node.rooms.items())
+        if name.startswith("=")
     }
 
 
@@ -94,6 +122,7 @@ def _node(state: State, name: NodeId) -> dict[str, Any]:
         "depth": node.depth,
         "incarnation": node.incarnation,
         "models": [_model(state, name, node, model) for model in sorted(node.models)],
+        "rooms": rooms(node),
     }
 
 
