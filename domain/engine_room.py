@@ -103,7 +103,7 @@ class EngineRoom:
             out.append(Restored(model=model, load_us=load_us))
             restore.forget()
         elif model == restore.displaced:  # borrowed work brought it back
-            self._forget_restore("loaded", out)
+            self._forget_restore("loaded", out, told=True)
         if cause == "borrowed":
             self._fresh_load_us = load_us
         return self._settled(now_us, out)
@@ -217,15 +217,16 @@ class EngineRoom:
         for member in self._members.values():
             member.owner.set_enrolled(enrolled=enrolled, now_us=now_us, out=out)
 
-    def own_came(self, now_us: int, out: list[Output]) -> None:
-        """A request of the node's own came, for whichever model: what is borrowed and has not started goes back."""
+    def own_came(self, model: ModelId, now_us: int, out: list[Output]) -> None:
+        """A request of the node's own came for `model`: what is borrowed and has not started goes back, for whichever model."""
         for member in self._members.values():
             member.desk.hand_back_unstarted("own_work", out)
         self._fresh_load_us = 0
         self._restore.own_came(now_us)
-        if self._restore.due_us is not None and self.displaced is not None:
-            out.append(RestoreCancelled(model=self.displaced, reason="own_work"))
-            self._restore.cancel()
+        # with no borrowed work left, own work for the loaded model makes it the node's own choice
+        chosen = model == self.resident and not self.borrowed_here()
+        if chosen or self._restore.due_us is not None:
+            self._forget_restore("own_work", out)
 
     def borrow_came(self, now_us: int) -> None:
         """A borrowed request was accepted."""
@@ -343,7 +344,7 @@ class EngineRoom:
         """Ask for `model` in place of the loaded one."""
         leaving, member = self.resident, self._members[model]
         if cause == "own":
-            self._forget_restore("own_work", out)
+            self._forget_restore("own_work", out, told=True)
         elif cause == "borrowed":
             self._restore.displace(leaving)
             self._restore.wanted |= member.desk.wants_restore
@@ -367,17 +368,14 @@ class EngineRoom:
             return
         if restore.due_us is None:
             if not self.borrowed_here():
-                restore.put_off(now_us)
+                restore.schedule(now_us)
                 out.append(RestoreScheduled(model=restore.displaced, delay_us=self.config.restore_delay_us))
             return
         if restore.due_us > now_us:
             return
         switch_us, back_us = self._loads.median_us(self.resident), self._loads.median_us(restore.displaced)
-        if (
-            not self._loads.may_try(restore.displaced)
-            or self._is_busy(now_us)
-            or restore.keeps(now_us, switch_us, back_us or switch_us)
-        ):
+        unwise = self._is_busy(now_us) or restore.keeps(now_us, switch_us, back_us or switch_us)
+        if unwise or not self._loads.may_try(restore.displaced):
             restore.put_off(now_us)
         else:
             self._load(restore.displaced, "restore", now_us, out)
@@ -393,8 +391,9 @@ class EngineRoom:
         else:
             self._restore.at_once = True
 
-    def _forget_restore(self, reason: str, out: list[Output]) -> None:
+    def _forget_restore(self, reason: str, out: list[Output], *, told: bool = False) -> None:
+        """Owe nothing any more, and say so; where the fact of a load tells it (`told`), only if a restore was expected."""
         scheduled = self._restore.due_us is not None or self._restore.at_once
-        if (scheduled or self._cause == "restore") and self.displaced is not None:
+        if self.displaced is not None and (scheduled or self._cause == "restore" or not told):
             out.append(RestoreCancelled(model=self.displaced, reason=reason))
         self._restore.forget()

@@ -81,7 +81,7 @@ class ModelRuntime(Machines):
         if room is None:
             self.desk.hand_back_unstarted("own_work", out)
         else:
-            room.own_came(now_us, out)
+            room.own_came(self.model, now_us, out)
         return self.settle(now_us, out)
 
     def client_gone(self, request: RequestId, now_us: int) -> list[Output]:

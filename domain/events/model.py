@@ -51,7 +51,7 @@ class Restored(EventBody, frozen=True, kw_only=True, tag="model.restored"):
 
 
 class RestoreCancelled(EventBody, frozen=True, kw_only=True, tag="model.restore_cancelled"):
-    """A request of the node's own came first."""
+    """What borrowed work drove out is not owed any more: the node's own work came first, or it is back another way."""
 
     model: ModelId
     reason: str

@@ -8,6 +8,8 @@ from domain.inputs import RoomConfig
 _GAPS, _VISITS = 16, 8
 _DOUBT_US = 5_000_000
 """Added to the time in which own requests were counted: half a request more might have come."""
+_AGAIN_US = 100_000
+"""Who finds the node busy looks again no sooner."""
 _NEVER_US, _NEVER_FACTOR = 60_000_000, 10
 """Without any own request yet, the next one is expected after ten times the idle time and a minute."""
 
@@ -38,22 +40,22 @@ class Restore:
         self._began_us = now_us
 
     def displace(self, model: ModelId | None) -> None:
-        """Note what a load for borrowed work drives out: the first of a run stays the one to restore."""
+        """Note what a load for borrowed work drives out: the first of a run stays the one to restore, if a link of the run says so."""
         if self.displaced is None:
-            self.displaced = model
+            self.displaced, self.wanted = model, False
 
     def forget(self) -> None:
         """Note that the run is over: what it displaced is back, or the node's own work chose another model."""
         self.displaced, self.due_us = None, None
         self.wanted = self.at_once = False
 
-    def cancel(self) -> None:
-        """Drop the scheduled restore; the next run of borrowed work may schedule it again."""
-        self.wanted, self.due_us = False, None
+    def schedule(self, now_us: int) -> None:
+        """Look for the first time after the delay."""
+        self.due_us = now_us + self.delay_us
 
     def put_off(self, now_us: int) -> None:
-        """Look again a whole delay later."""
-        self.due_us = now_us + self.delay_us
+        """Look again a whole delay later, however short that is."""
+        self.due_us = now_us + max(self.delay_us, _AGAIN_US)
 
     def own_came(self, now_us: int) -> None:
         """Note a request of the node's own."""

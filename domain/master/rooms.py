@@ -90,12 +90,14 @@ def _changed(state: State, name: NodeId, node: Node, room: Room) -> None:
 
 
 def load_started(state: State, name: NodeId, fact: LoadStarted) -> None:
-    """A load drives out what is in."""
+    """A load drives out what is in; one for the node itself, and nothing is owed any more."""
     node = state.nodes[name]
     room = entered(node, fact.model)
     if room is None:
         return
-    if fact.cause in _KEEP_DISPLACED and not room.displaced and room.resident != fact.model:
+    if fact.cause not in _KEEP_DISPLACED and fact.cause != RESTORE:
+        room.displaced = NONE
+    elif fact.cause != RESTORE and not room.displaced and room.resident != fact.model:
         room.displaced = room.resident
     room.resident = NONE
     room.loading, room.since_us, room.cause = fact.model, state.now_us, fact.cause
@@ -119,7 +121,7 @@ def loaded(state: State, name: NodeId, fact: Loaded | Restored) -> None:
 
 
 def unloaded(state: State, name: NodeId, fact: Unloaded | LoadFailed) -> None:
-    """A model is not in, whether it left or its load failed."""
+    """A model is not in, whether it left or its load failed; the first to leave for others is what is loaded back after them."""
     node = state.nodes[name]
     room = entered(node, fact.model)
     if room is None:
@@ -128,6 +130,8 @@ def unloaded(state: State, name: NodeId, fact: Unloaded | LoadFailed) -> None:
         room.loading, room.since_us, room.cause = NONE, 0, ""
     if room.resident == fact.model:
         room.resident = NONE
+    if isinstance(fact, Unloaded) and fact.cause in _KEEP_DISPLACED and not room.displaced:
+        room.displaced = fact.model
     _changed(state, name, node, room)
 
 

@@ -13,16 +13,28 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from domain.actions import Output
 from domain.engine_room import EngineRoom
+from domain.events import Loaded, LoadFailed, LoadStarted, ModelInfo, RestoreCancelled, Restored, Unloaded
 from domain.ids import LinkId, ModelId, NodeId
 from domain.inputs import EngineResult, LendFailure, LendResult, RoomConfig, RuntimeConfig
+from domain.master import rooms
+from domain.master.state import Node, State
 from domain.runtime import ModelRuntime
 from tests.property.room_world import RoomWorld
 from tests.unit.machine_rig import LINK, SECOND, lease, new, offer, rid
 
+N1 = NodeId("n1")
 A, B = ModelId("a"), ModelId("b")
 MODELS = (A, B)
 HELPS = {A: LinkId("dddd"), B: LinkId("eeee")}
 MODEL = st.sampled_from(MODELS)
+ROOM_FACTS: dict[type, Callable[[State, NodeId, Any], None]] = {
+    LoadStarted: rooms.load_started,
+    Loaded: rooms.loaded,
+    Restored: rooms.loaded,
+    Unloaded: rooms.unloaded,
+    LoadFailed: rooms.unloaded,
+    RestoreCancelled: rooms.restore_cancelled,
+}
 OFTEN = st.sampled_from([True, True, True, True, False])
 
 
@@ -32,6 +44,9 @@ class RoomMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.world = RoomWorld(MODELS, A)
+        infos = {model: ModelInfo(id=model, local_id=model, ready=model == A, runtime="gpu") for model in MODELS}
+        self.master = State(nodes={N1: Node(models=infos)})
+        rooms.furnish(self.master.nodes[N1])
         self.room, self.models = self._make()
         self.inputs: list[tuple[str, str, tuple[Any, ...]]] = []
         self.outputs: list[list[Output]] = []
@@ -43,9 +58,8 @@ class RoomMachine(RuleBasedStateMachine):
 
     @staticmethod
     def _make() -> tuple[EngineRoom, dict[str, ModelRuntime]]:
-        node = NodeId("n1")
-        room = EngineRoom(RoomConfig(node=node, runtime="gpu", restore_delay_us=2 * SECOND, keep_while_likely=False))
-        config = {"node": node, "runtime": "gpu", "wait_us_max": 300 * SECOND}
+        room = EngineRoom(RoomConfig(node=N1, runtime="gpu", restore_delay_us=2 * SECOND, keep_while_likely=False))
+        config = {"node": N1, "runtime": "gpu", "wait_us_max": 300 * SECOND}
         models: dict[str, ModelRuntime] = {}
         for model in MODELS:
             models[model] = ModelRuntime(RuntimeConfig(model=model, **config))  # type: ignore[arg-type]
@@ -59,10 +73,17 @@ class RoomMachine(RuleBasedStateMachine):
         self.outputs.append(outputs)
         if before is not None:
             before()
+        self.tell_master(outputs)
         self.broken = True  # what is left of a world that saw a fault proves nothing more
         self.world.see(outputs)
         self.broken = False
         return outputs
+
+    def tell_master(self, outputs: list[Output]) -> None:
+        for output in outputs:
+            handler = ROOM_FACTS.get(type(output))
+            if handler is not None:
+                handler(self.master, N1, output)
 
     # -- clients
 
@@ -205,6 +226,11 @@ class RoomMachine(RuleBasedStateMachine):
     def the_room_says_what_is_loaded(self):
         state = self.room.state(self.world.now_us)
         assert (state.resident, state.loading) == (self.world.resident, self.world.loading)
+
+    @invariant()
+    def the_master_knows_what_is_owed_back(self):
+        known = self.master.nodes[N1].rooms["=gpu"]
+        assert (known.displaced or None) == self.room.displaced == self.room.state(self.world.now_us).displaced
 
     @invariant()
     def no_model_takes_borrowed_work_while_own_work_of_any_waits(self):

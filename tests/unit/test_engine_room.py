@@ -344,6 +344,55 @@ def test_an_own_request_cancels_the_restore():
     assert rig.room.next_timer_us() is None
 
 
+@pytest.mark.parametrize("restore", [True, False], ids=["to be restored", "not to be restored"])
+def test_own_work_for_the_loaded_model_makes_it_the_nodes_own_choice_and_nothing_is_owed_to_a_later_run(restore):
+    rig = Rig(restore_delay_us=SECOND)
+    rig.borrow(B, 1, 0, restore=restore)
+    rig.room.loaded(B, 3 * SECOND, 3 * SECOND)
+    rig.done(B, 1, 10 * SECOND)
+    outputs = rig.submit(B, 2, 10 * SECOND + 5)
+    assert of(outputs, RestoreCancelled) == RestoreCancelled(model=A, reason="own_work")
+    assert rig.room.displaced is None
+    rig.done(B, 2, 20 * SECOND)
+    rig.borrow(B, 3, 3000 * SECOND, restore=True)
+    assert facts(rig.done(B, 3, 3001 * SECOND), RestoreScheduled) == []
+
+
+def test_a_link_that_wants_back_what_it_drove_out_says_nothing_about_what_another_drives_out_later():
+    rig = Rig()
+    rig.borrow(A, 1, 0, restore=True)  # it is loaded already
+    rig.done(A, 1, SECOND)
+    rig.borrow(B, 2, 2 * SECOND)
+    rig.room.loaded(B, 3 * SECOND, 5 * SECOND)
+    assert facts(rig.done(B, 2, 10 * SECOND), RestoreScheduled) == []
+
+
+def test_own_work_during_a_run_of_borrowed_work_leaves_what_that_drove_out_to_be_restored():
+    rig = Rig(restore_delay_us=SECOND)
+    rig.borrow(B, 1, 0, restore=True)
+    rig.room.loaded(B, 3 * SECOND, 3 * SECOND)
+    assert facts(rig.submit(B, 2, 4 * SECOND), RestoreCancelled) == []
+    rig.done(B, 1, 5 * SECOND)
+    rig.done(B, 2, 5 * SECOND + 5)
+    assert rig.room.displaced == A
+    assert restored_after_us(rig, 5 * SECOND) == SECOND
+
+
+def test_a_restore_without_delay_looks_again_after_a_tenth_of_a_second_at_a_node_that_is_busy():
+    rig = Rig(restore_delay_us=0)
+    other = ModelRuntime(RuntimeConfig(node=NodeId("n1"), model=ModelId("image"), lane="image"))
+    rig.room.watch([*rig.models.values(), other])
+    other.submit(new(7), 0)
+    rig.borrow(B, 1, 0, restore=True)
+    rig.room.loaded(B, SECOND, SECOND)
+    rig.done(B, 1, 2 * SECOND)
+    assert rig.room.next_timer_us() == 2 * SECOND
+    assert loads(rig.room.tick(2 * SECOND)) == []
+    assert rig.room.next_timer_us() == 2 * SECOND + 100_000
+    other.engine_finished(rid(7), OK, 2 * SECOND + 50_000)
+    assert loads(rig.room.tick(2 * SECOND + 100_000)) == [(A, "restore")]
+
+
 def test_borrowed_work_that_brings_the_displaced_model_back_itself_settles_the_restore():
     rig = displacing()
     rig.borrow(A, 2, 10 * SECOND)
