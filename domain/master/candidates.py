@@ -1,10 +1,12 @@
 """One link's helper as a plan sees it: whether it may be considered at all, and what it would cost."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 from domain.catalogue.eligibility import VISION, ineligible
 from domain.events import LinkAdded, ModelInfo
-from domain.ids import LinkId
+from domain.ids import LinkId, NodeId
 from domain.master import breaker, fits, pricing, reasons, rooms, slots
 from domain.master.control import depth
 from domain.master.fits import Fit, FitRules, cost_us, unit_q64
@@ -96,6 +98,18 @@ def look(state: State, link: LinkId, owner: ModelInfo | None, queue: Queue) -> C
         candidate.idle_us = rooms.idle_us(state, at.name, node, at.room, at.models)
         candidate.code = _unfit(candidate, info, owner, queue) or _not_now(state, candidate, node, at)
     return candidate
+
+
+def claim(rivals: Sequence[Candidate]) -> None:
+    """Leave one of several models that share a runtime: to lend to two of them would drive each out for the other.
+
+    The loaded one before those that would have to be loaded, a grant before a probe, then the one that answers first.
+    """
+    claims: dict[tuple[NodeId, str], Candidate] = {}
+    for rival in sorted(rivals, key=lambda one: (one.probe, one.cold, one.first_answer_us, one.added.link)):
+        runtime = rival.info.runtime if rival.info is not None else ""
+        if runtime and claims.setdefault((rival.added.helper, runtime), rival) is not rival:
+            rival.code, rival.slots, rival.quota, rival.probe = reasons.HELPER_CLAIMED, 0, 0, False
 
 
 def _unfit(candidate: Candidate, info: ModelInfo, owner: ModelInfo | None, queue: Queue) -> str:

@@ -57,6 +57,7 @@ def plan(state: State, key: str, trigger: str) -> Plan:
         if not blocked:
             for candidate in found:
                 candidates.price(state, candidate, fit, rules, size)
+            candidates.claim([candidate for candidate in found if not candidate.code])
             lent_us, end_us = _pour(state, owner, found, queue)
     elif not blocked:
         for candidate in found:
@@ -66,6 +67,7 @@ def plan(state: State, key: str, trigger: str) -> Plan:
         for candidate in found:
             if not candidate.slots:
                 probes.consider(state, candidate, queue, key, end_us)
+        candidates.claim([candidate for candidate in found if candidate.slots])
     for candidate in found:
         candidate.blocked(blocked)
     return _result(key, trigger, queue, found, (drain_us, lent_us, job_us, size))

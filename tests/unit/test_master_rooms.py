@@ -1,5 +1,6 @@
 """Given models that share a runtime, when one is in, loading or driven out, then a switch has a price, its way back included."""
 
+import msgspec
 import pytest
 
 from domain.events import (
@@ -12,14 +13,16 @@ from domain.events import (
     LoadFailed,
     LoadStarted,
     NodeSnapshot,
+    OwnerPlanned,
     RestoreCancelled,
     Restored,
     RuntimeState,
     Unloaded,
 )
-from domain.ids import NodeId
+from domain.ids import NodeId, link_id
 from domain.master import pricing
 from domain.master.pricing import Switch
+from domain.master.reasons import HELPER_CLAIMED
 from tests.support.history import borrow, finished, held, lend, link, started
 from tests.support.stories import ON, K, L, M, Story, leases, verdict
 
@@ -264,3 +267,19 @@ def test_an_owner_whose_own_model_was_driven_out_has_to_load_it_first():
     story.recorder.state("a", finished("req_again"))
     drains = [d.drain_us for d in story.burst(5, in_engine=0) if hasattr(d, "drain_us")]
     assert drains[-1] == pytest.approx(TWENTY_S + 5_000_000, rel=0.01)
+
+
+# ---- two links into one runtime --------------------------------------------------------------------------------------
+
+
+def test_one_owner_is_never_leased_two_models_of_one_runtime_at_once():
+    to_k = link("a", "b")
+    to_k = msgspec.structs.replace(to_k, helper_model=K, link=link_id(to_k.owner, to_k.owner_model, to_k.helper, K))
+    story = shared(loads_us={K: 1_000_000, M: 1_000_000}, links=(to_k, COLD))
+    decisions = story.burst(40)
+    for number in range(6):
+        assert [lease.event.helper_model for lease in story.master.state.leases.values()] == [K]
+        codes = {v.link: v.code for row in decisions if isinstance(row, OwnerPlanned) for v in row.verdicts}
+        assert codes == {to_k.link: "", COLD.link: HELPER_CLAIMED}
+        story.recorder.state("a", held(f"req_more{number}", 30))
+        decisions = story.look()
