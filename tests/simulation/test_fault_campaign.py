@@ -19,11 +19,10 @@ from tests.simulation.campaign.world import run_seed
 SEEDS, AT_ONCE = 300, 50
 FOUND_FAST = (
     "desk_runs_on",
-    "feed_unordered",
-    "fold_forgets_orphans",
     "fold_never_closes_slots",
     "ledger_any_duplicate_is_ours",
-    "owner_leaves_engine_running",
+    "master_grants_all_to_each",
+    "owner_keeps_beside_idle",
     "owner_one_slot_more",
     "producer_any_duplicate",
     "room_serves_what_is_not_in",

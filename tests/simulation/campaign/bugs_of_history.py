@@ -4,14 +4,17 @@ from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
+import msgspec
+
 from adapters.log.feed import Feed
 from adapters.log.ledger import Ledger
 from adapters.log.producer import Producer
 from domain.errors import PublishUnknownError
-from domain.master import breaker, fold, health, pricing, registration, slots
+from domain.events import HeartbeatMissed, HeartbeatSeen
+from domain.master import breaker, fold, pricing, registration, slots, step
 from services.master.outbox import Outbox
 from tests.simulation.campaign.loop import pass_time
-from tests.simulation.campaign.planting import Swap, always, bug, nothing
+from tests.simulation.campaign.planting import Change, Swap, always, bug, nothing
 
 # ---- the master ------------------------------------------------------------------------------------------------------
 
@@ -52,6 +55,17 @@ def _others_ignored(_original: Callable[..., Any]) -> Callable[..., Any]:
     return lambda _state, _added, _at, depth: depth
 
 
+def _deaf_to(kind: type) -> Change:
+    def change(original: Callable[..., Any]) -> Callable[..., Any]:
+        def fold_fact(state: Any, given: Any) -> None:
+            deaf = isinstance(getattr(given, "fact", None), kind)
+            original(state, msgspec.structs.replace(given, term=-1) if deaf else given)
+
+        return fold_fact
+
+    return change
+
+
 def _only_opens(original: Callable[..., Any]) -> Callable[..., Any]:
     def changes(state: Any) -> Any:
         for change in original(state):
@@ -67,8 +81,12 @@ bug("fold_forgets_orphans", "what a dead process had open is forgotten", Swap(re
 bug("fold_never_closes_slots", "the owner's end of a lend closes no slot", Swap(slots, "closed_by_owner", nothing))
 bug("fold_keeps_dead_slots", "what a dead process had borrowed keeps its slots", Swap(slots, "began_anew", nothing))
 bug("fold_keeps_slots_of_snapshots", "a snapshot closes no slots", Swap(registration, "_replace_slots", nothing))
-bug("master_never_offline", "a silent node is waited for without end", Swap(health, "missed", nothing))
-bug("master_never_back", "a node that beats again stays silent", Swap(health, "seen", nothing))
+bug(
+    "master_never_offline",
+    "a silent node is waited for without end",
+    Swap(step, "fold_fact", _deaf_to(HeartbeatMissed)),
+)
+bug("master_never_back", "a node that beats again stays silent", Swap(step, "fold_fact", _deaf_to(HeartbeatSeen)))
 bug(
     "master_grants_all_to_each",
     "what others have of a helper is not counted",

@@ -83,7 +83,7 @@ def draw(seed: int) -> Scenario:
         settings.append(SettingChanged(name="cluster.offload_lent_stall_timeout", value=10_000_000))
     enrolled = [NodeEnrolled(node=node.name, public_key="U", url=f"http://{node.name}") for node in nodes]
     owners = tuple(sorted({(on.owner, on.owner_model) for on in links}))
-    heal_us = dice.randint(25, 50) * 1_000_000
+    heal_us = dice.choice((dice.randint(25, 50), dice.randint(25, 50), 60)) * 1_000_000
     return Scenario(
         nodes=nodes,
         masters=dice.choice((1, 2, 2)),
@@ -175,4 +175,8 @@ def _faults(dice: random.Random, nodes: tuple[NodeSpec, ...], heal_us: int) -> t
         if kind in OF_MASTERS:
             who = str(dice.randrange(2))
         found.append(Fault(at_us, kind, for_us, who, other))
+    if dice.random() < 0.25:  # long enough that the master asks what became of a lend, and has it taken back
+        at_us, for_us = dice.randrange(FAULTS_FROM_US, heal_us), dice.randint(22_000_000, 34_000_000)
+        who, other = dice.sample(names, 2)
+        found.append(Fault(at_us, dice.choice(("freeze_node", "freeze_node", "part")), for_us, who, other))
     return tuple(sorted(found, key=lambda fault: (fault.at_us, fault.kind)))
