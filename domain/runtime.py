@@ -165,7 +165,8 @@ class ModelRuntime(Machines):
         """Take another word of the master on a link of this model; its signature has been checked.
 
         LinkPriced: a request may wait a moment for the decision in flight. LeaseStalled: `CancelLend` for all that was lent over
-        the link before the decision; it runs again here if it may. LeaseChecked, at the helper: states what of it is here.
+        the link before the decision and is not being answered; it runs again here if it may. LeaseChecked, at the helper: states
+        what of it is here.
         """
         out: list[Output] = []
         if isinstance(word, LeaseChecked):

@@ -40,7 +40,7 @@ class Restore:
         self._began_us = now_us
 
     def displace(self, model: ModelId | None) -> None:
-        """Note what a load for borrowed work drives out: the first of a run stays the one to restore, if a link of the run says so."""
+        """Note what a load for borrowed work drives out: the first of a run is restored, if a link of the run says so."""
         if self.displaced is None:
             self.displaced, self.wanted = model, False
 

@@ -1,7 +1,7 @@
 """Heartbeats, as the active master observes them."""
 
 from domain.events import HeartbeatMissed, HeartbeatSeen
-from domain.master import registration
+from domain.master import registration, stall
 from domain.master.leases import is_live, lease_life_us
 from domain.master.state import State
 from domain.master.timers import next_due_us
@@ -25,6 +25,7 @@ def seen(state: State, fact: HeartbeatSeen) -> None:
     node = state.nodes.get(fact.node)
     if node is not None:
         node.silent_us = 0
+        stall.heard(state, fact.node)
         state.silent[fact.node] = 0
         registration.touch_node(state, fact.node, "health")
 

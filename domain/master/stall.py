@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from domain.events import LeaseChecked, LeaseStalled, LinkAdded
+from domain.ids import NodeId
 from domain.master import slots
 from domain.master.control import setting
 from domain.master.state import State, Traffic
@@ -43,8 +44,14 @@ def next_due_us(state: State) -> Iterator[int]:
 
 
 def _due_us(state: State, key: str, traffic: Traffic) -> int | None:
-    """Return when the next word about a link is due; None if nothing is out for its owner, or all is said."""
+    """Return when the next word about a link is due; None if nothing is out for its owner, or all is said.
+
+    A helper that the master hears nothing of cannot answer: until it does, its health decides.
+    """
     if traffic.stalled or not any(use.lent > use.lent_closed for use in state.uses[key].values()):
+        return None
+    helper = state.nodes.get(slots.sides(key)[1])
+    if helper is not None and helper.silent_us:
         return None
     if traffic.checked_us:
         return traffic.checked_us + ANSWER_US
@@ -55,6 +62,13 @@ def _link(state: State, key: str) -> LinkAdded | None:
     link = slots.sides(key)[2]
     added = state.control.links.get(link) or state.control.gone.get(link)
     return added if added is not None and slots.key_of(added) == key else None
+
+
+def heard(state: State, helper: NodeId) -> None:
+    """A helper beats again: what it was asked meanwhile it may not know of, so that it is asked anew."""
+    for key, traffic in state.traffic.items():
+        if slots.sides(key)[1] == helper:
+            traffic.checked_us = 0
 
 
 def evolve(state: State, decision: LeaseChecked | LeaseStalled) -> None:

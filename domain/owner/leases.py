@@ -12,6 +12,8 @@ from domain.owner.request import OwnRequest
 
 _PAUSE_US = 1_000_000
 _DOUBLINGS_MAX = 5
+_EARLY_MAX = 64
+"""Links that are not known, of which the newest lease event is kept."""
 
 
 class LiveLease(msgspec.Struct, kw_only=True, eq=False):
@@ -72,26 +74,37 @@ class LeaseBook:
         self.links: frozenset[LinkId] = frozenset()
         self.live: dict[LinkId, LiveLease] = {}
         self._tracks: dict[LinkId, Track] = {}
+        self._early: dict[LinkId, tuple[LeaseEvent, OrderKey, int | None]] = {}
+        """Of links that are not known (yet) the newest event: the word that makes such a link may come a moment later."""
 
     def __len__(self) -> int:
         return len(self.live)
 
-    def set_links(self, links: Collection[LinkId]) -> list[LeaseUpdated]:
-        """Set the links of which the model is the owner; end the leases of the others."""
+    def set_links(self, links: Collection[LinkId], now_us: int) -> tuple[int, list[LeaseUpdated | LeaseRefused]]:
+        """Set the links of which the model is the owner; end the leases of the others, take the events that came too early.
+
+        Return how many of these were news, and the facts of it all.
+        """
         self.links = frozenset(links)
         for link, track in self._tracks.items():
             track.faster = track.faster and link in self.links
-        return [self._end(link) for link in sorted(self.live) if link not in self.links]
+        facts: list[LeaseUpdated | LeaseRefused] = [
+            self._end(link) for link in sorted(self.live) if link not in self.links
+        ]
+        taken = [self.take(*early, now_us) for early in self._no_longer_early(now_us)]
+        return sum(news for news, _ in taken), facts + [fact for _, fact in taken if fact is not None]
 
     def take(
         self, event: LeaseEvent, order: OrderKey, basis_sent_us: int | None, now_us: int
     ) -> tuple[bool, LeaseUpdated | LeaseRefused | None]:
         """Take `event`; return whether it was news, and the fact of it.
 
-        A refused event ends the link's lease as well: it is the newest word on the link, and it cannot be used.
+        A refused event ends the link's lease as well: it is the newest word on the link, and it cannot be used. One of a link
+        that is not known is refused, and taken all the same if the link becomes known while it holds.
         """
         link = event.link
         if link not in self.links:
+            self._keep(event, order, basis_sent_us)
             return False, self._refused(event, "not_an_owner")
         track = self.track(link)
         if track.newest is not None and order <= track.newest:
@@ -114,6 +127,18 @@ class LeaseBook:
             lease.failed_until_us = ended.failed_until_us if track.failed_us is not None else None
             lease.returned_until_us = ended.returned_until_us if ended.grant.lease == event.lease else None
         return True, self._updated(event, event.slots)
+
+    def _keep(self, event: LeaseEvent, order: OrderKey, basis_sent_us: int | None) -> None:
+        known = self._early.get(event.link)
+        if known is None or known[1] < order:
+            self._early[event.link] = event, order, basis_sent_us
+            if len(self._early) > _EARLY_MAX:
+                del self._early[next(iter(self._early))]
+
+    def _no_longer_early(self, now_us: int) -> list[tuple[LeaseEvent, OrderKey, int | None]]:
+        """Return, and keep no longer, the events of links that are known by now; those that are over were refused for good."""
+        early = [self._early.pop(link) for link in sorted(self._early) if link in self.links]
+        return [one for one in early if one[2] is not None and one[2] + one[0].ttl_us > now_us]
 
     def take_word(self, word: LinkWord, order: OrderKey) -> bool:
         """Take another word on a link; tell whether it is one of ours and news."""

@@ -123,10 +123,13 @@ class OwnerQueue(Custody):
             self._say(fact, now_us, out)
 
     def take_word(self, word: LinkWord, order: OrderKey, now_us: int, out: list[Output]) -> None:
-        """Take another word of the master on a link: after LeaseStalled all that was lent over it before comes back."""
+        """Take another word of the master on a link: after LeaseStalled all that was lent over it before comes back.
+
+        An answer that has begun goes on: that the helper says nothing to the master is no reason to fail it.
+        """
         if self.leases.take_word(word, order) and isinstance(word, LeaseStalled):
             for own in list(self.leases.track(word.link).out.values()):
-                if own.order is not None and own.order < order:
+                if own.order is not None and own.order < order and not own.answering:
                     self._cut_off(own, "stalled", now_us, out)
 
     def lend(self, now_us: int, out: list[Output]) -> None:
@@ -248,7 +251,9 @@ class OwnerQueue(Custody):
 
     def set_links(self, links: Collection[LinkId], now_us: int, out: list[Output]) -> None:
         """Set the links of which the model is the owner."""
-        for fact in self.leases.set_links(links):
+        news, said = self.leases.set_links(links, now_us)
+        self._lease_events += news
+        for fact in said:
             self._say(fact, now_us, out)
 
     def set_enrolled(self, *, enrolled: bool, now_us: int, out: list[Output]) -> None:

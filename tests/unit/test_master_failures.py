@@ -9,6 +9,8 @@ from domain.events import (
     BorrowStarted,
     BreakerChanged,
     CutOff,
+    HeartbeatMissed,
+    HeartbeatSeen,
     LeaseChecked,
     LeaseStalled,
     LendAnswered,
@@ -17,6 +19,7 @@ from domain.events import (
     Lent,
     LinkAdded,
     LinkRemoved,
+    QueueSnapshot,
     RelayRefused,
     SettingChanged,
     StillRunning,
@@ -281,6 +284,23 @@ def test_one_that_answers_keeps_its_requests_and_is_asked_again_after_three_more
     answered_us = story.master.state.now_us
     until_checked(story)
     assert story.master.state.now_us - answered_us == 180_000_000
+
+
+def test_a_helper_that_the_master_does_not_hear_is_not_asked_nor_said_to_have_stalled_before_it_can_answer():
+    story = stalled()
+    until_checked(story)
+    story.recorder.observe(1, HeartbeatMissed(node=NodeId("b"), silent_us=3_000_000))
+    story.look()
+    story.recorder.state("a", QueueSnapshot(model=ON.owner_model, held=0, in_engine=2, lent=1), after_us=50_000_000)
+    assert words(story.look()) == []
+    assert story.master.state.traffic[f"a>b>{ON.link}"].checked_us
+    story.recorder.observe(1, HeartbeatSeen(node=NodeId("b")))
+    story.look()
+    asked = words(story.ring())  # anew, since it may not know of the question
+    assert [type(word) for word in asked] == [LeaseChecked]
+    at_us = story.master.state.now_us
+    assert [type(word) for word in words(story.ring())] == [LeaseStalled]
+    assert story.master.state.now_us - at_us == 10_000_000
 
 
 @pytest.mark.parametrize("end", ["answered", "cut_off"])

@@ -44,6 +44,38 @@ def test_held_requests_are_lent_first_come_first_up_to_the_leases_slots():
     assert facts(outputs, Lend)[0].remaining_us == TTL
 
 
+def test_a_lease_that_comes_before_its_link_is_refused_and_taken_once_the_link_is_known():
+    made, _ = lending(slots=0)
+    early = lease(link=OTHER_LINK, slots=1, name="l9")
+    refused = of(made.take_lease(early, order(5), 100, 100), LeaseRefused)
+    assert (refused.reason, refused.link) == ("not_an_owner", OTHER_LINK)
+    made.take_lease(changed(link=OTHER_LINK, slots=2, name="l9"), order(4), 100, 101)  # older
+    outputs = made.set_links((LINK, OTHER_LINK), (), 200)
+    assert told(outputs) == ["LeaseUpdated", "Lent r3", "Lend r3"]
+    assert of(outputs, LeaseUpdated).slots == 1
+    made.set_links((LINK,), (), 300)
+    assert facts(made.set_links((LINK, OTHER_LINK), (), 301), LeaseUpdated) == []  # it is offered once
+    assert facts(made.take_lease(early, order(5), 100, 302), LeaseUpdated) == []  # and is known as old from then on
+
+
+def test_a_lease_that_came_before_its_link_is_worth_nothing_once_it_is_over_or_cleared():
+    made = runtime()
+    made.take_lease(lease(link=OTHER_LINK), order(5), 100, 100)
+    assert told(made.set_links((LINK, OTHER_LINK), (), TTL + 100)) == []
+    made = runtime()
+    made.take_lease(lease(link=OTHER_LINK), order(5), 100, 100)
+    made.take_lease(cleared(OTHER_LINK), order(6), 100, 101)
+    assert told(made.set_links((LINK, OTHER_LINK), (), 200)) == []
+
+
+def test_no_more_than_64_leases_are_kept_for_links_that_are_not_known():
+    made, _ = lending(slots=0)
+    links = [LinkId(f"x{number:03}") for number in range(65)]
+    for link in links:
+        made.take_lease(lease(link=link, slots=0), order(5), 100, 100)
+    assert len(facts(made.set_links((LINK, *links), (), 200), LeaseUpdated)) == 64
+
+
 def test_a_new_arrival_is_lent_at_once_when_a_slot_is_free():
     made, _ = lending(held=1)
     assert told(made.submit(new(9), 11)) == ["Held r9", "Lent r9", "Lend r9"]
