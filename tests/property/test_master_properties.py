@@ -29,6 +29,7 @@ from domain.events.base import EventBody
 from domain.events.commit import COMMIT_BYTES_MAX, Commit, decode_commit, encode_commit
 from domain.ids import Incarnation, LinkId, ModelId, NodeId, RequestId
 from domain.master import slots
+from domain.master.control import depth
 from domain.master.decide import Head, decide
 from domain.master.fold import fold_fact
 from domain.master.health import is_live
@@ -206,7 +207,7 @@ def kept(state: State, made: Commit) -> None:
         assert lease.helper_model not in helper.not_accepting
         assert lease.link in state.control.links
         assert lease.slots >= 1
-        assert taken_by_others(state, lease) + lease.slots <= helper.depth
+        assert taken_by_others(state, lease) + lease.slots <= depth(state.control, helper.depth)
         assert taken_by_others(state, lease, sibling=True) == 0
         assert not any(
             queue.held or queue.engine

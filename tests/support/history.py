@@ -347,7 +347,9 @@ def _rare(
         case 2:
             recorder.observe(1, HeartbeatSeen(node=NodeId(node)))
         case 3:
-            recorder.observe(dice.choice((1, 2)), Due(elapsed_us=1), after_us=40_000_000)
+            stood_us = (recorder.now_ns - START_NS) // 1000  # about where domain time stands
+            rung = Due(elapsed_us=dice.choice((1, 40_000_000, 180_000_000)), since_us=stood_us - dice.randrange(10**6))
+            recorder.observe(dice.choice((1, 2)), rung, after_us=40_000_000)
         case 4 if later:
             recorder.decree(later.pop())
         case 5:
@@ -364,6 +366,7 @@ def _rare(
             open_requests[node] = []
         case 8:
             recorder.decree(SettingChanged(name="cluster.offload_probe_idle", value=dice.randint(1, 10) * 1_000_000))
+            recorder.decree(SettingChanged(name="cluster.scheduling_backend_depth", value=dice.randint(1, 4)))
         case _:
             on = dice.choice(links)
             recorder.state(on.helper, _of_engine(dice, on))
