@@ -44,7 +44,7 @@ def lend_closed(state: State, node: NodeId, fact: OwnersEnd) -> None:
     key = slots.use_key(fact.link, node, fact.helper)
     if key in state.uses:
         if is_failure(fact):
-            traffic.failed(state, key)
+            traffic.failed(state, key, slots.opened_us(state, key, fact.request))
         elif isinstance(fact, LendAnswered):
             traffic.answered(state, key)
         traffic.changed(state, key)
@@ -84,9 +84,10 @@ def borrow_closed(state: State, node: NodeId, fact: BorrowReturned | BorrowBusy)
 def borrow_finished(state: State, node: NodeId, fact: BorrowFinished) -> None:
     """Take how a borrowed request ended in the helper's engine."""
     key = slots.use_key(fact.link, fact.owner, node)
+    lent_us = slots.opened_us(state, key, fact.request)
     slots.closed_by_helper(state, key, fact.request)
     traffic.ended_at_helper(state, key, fact.owner, node, fact.model)
-    traffic.borrow_ended(state, node, fact.model, well=fact.ok)
+    traffic.borrow_ended(state, node, fact.model, lent_us, well=fact.ok)
     traffic.changed(state, key)
     _last_home(state, node, fact)
 

@@ -18,7 +18,7 @@ from domain.master.state import Node, Room, State, owner_key, split_key
 
 TURNAROUND_US: Final = 20_000
 """From a slot that falls free to the next lent request in it, where none was measured: one decision and two hops."""
-WEAR: Final = fixed.ONE // 10
+WEAR: Final = fixed.ONE // 11
 """Share of a switch and its way back that must be won besides: a load wears, and predictions err."""
 OWN_WEIGHT: Final = fixed.ONE
 """How much a second of the helper's own requests counts against a second of the owner's."""

@@ -75,10 +75,16 @@ def _use(state: State, key: str, request: RequestId, work: int, by: NodeId) -> S
         if maker.uses >= USES_PER_NODE_MAX:
             return None
         maker.uses += 1
-        use = uses[request] = SlotUse(work=0, maker=by)
+        use = uses[request] = SlotUse(work=0, maker=by, opened_us=state.now_us)
         state.uses[key] = uses
     use.work = use.work or min(work, WORK_MAX)
     return use
+
+
+def opened_us(state: State, key: str, request: RequestId) -> int:
+    """Return when a request that is out over a link was first spoken of, in domain time; now for one that is not known."""
+    use = state.uses.get(key, {}).get(request)
+    return use.opened_us if use is not None else state.now_us
 
 
 def started(state: State, key: str, request: RequestId) -> None:

@@ -51,6 +51,8 @@ class SlotUse(msgspec.Struct, gc=False):
     lent_closed: int = 0
     accepted: int = 0
     accepted_closed: int = 0
+    opened_us: int = 0
+    """Domain time at which a side first spoke of it."""
     started_us: int = 0
     """Domain time at which the helper's engine began it; 0 before."""
 

@@ -57,11 +57,14 @@ def changed(state: State, key: str) -> None:
 # ---- how lends end ---------------------------------------------------------------------------------------------------
 
 
-def failed(state: State, key: str) -> None:
-    """Note that a lend failed for its owner."""
+def failed(state: State, key: str, lent_us: int) -> None:
+    """Note that a lend failed for its owner, which was out since `lent_us`.
+
+    What was out already when an earlier one failed fell with it: one outage is one failure, however many requests it took.
+    """
     traffic = state.traffic.get(key)
     if traffic is not None:
-        traffic.failures += 1
+        traffic.failures += not traffic.failures or lent_us > traffic.failed_us
         traffic.failed_us = state.now_us
         state.failing[key] = ""
 
@@ -74,8 +77,8 @@ def answered(state: State, key: str) -> None:
         state.failing[key] = ""
 
 
-def borrow_ended(state: State, name: NodeId, model: ModelId, *, well: bool) -> None:
-    """Note what a helper says itself of how a borrowed request ended."""
+def borrow_ended(state: State, name: NodeId, model: ModelId, lent_us: int, *, well: bool) -> None:
+    """Note what a helper says itself of how a borrowed request ended, which was out since `lent_us`."""
     node = state.nodes[name]
     if model not in node.models:
         return
@@ -84,7 +87,10 @@ def borrow_ended(state: State, name: NodeId, model: ModelId, *, well: bool) -> N
         return
     if known is None:
         known = node.borrowed[model] = Borrowed()
-    known.failures = 0 if well else known.failures + 1
+    if well:
+        known.failures = 0
+    else:
+        known.failures += not known.failures or lent_us > known.failed_us
     known.failed_us = known.failed_us if well else state.now_us
     state.failing[owner_key(name, model)] = ""
 
