@@ -16,10 +16,10 @@ from tests.support import golden
 from tests.support.history import CLUSTER, SECRET
 
 END = {
-    "random": "f4deddabcec3e3369e18e43d50c76ddd",
-    "realistic": "906a6d78385aa5c483ef195fd87ae989",
-    "rules": "3a32ee1eac955beb2bc9c77072f1b017",
-    "switch": "ebe3fafeaca3c0c50ae36ca56c569136",
+    "random": "632c71829911c55a70252bcf7b0e7455",
+    "realistic": "8b50f6914e74297bd80bb15716e0af39",
+    "rules": "e04f24a499060a6acee1dd242902ddbb",
+    "switch": "009b1bbcb09abfec7a9f39e9a4588cc5",
 }
 """Digest of the state at the end, its layout included."""
 
