@@ -84,13 +84,14 @@ def draw(seed: int) -> Scenario:
     enrolled = [NodeEnrolled(node=node.name, public_key="U", url=f"http://{node.name}") for node in nodes]
     owners = tuple(sorted({(on.owner, on.owner_model) for on in links}))
     heal_us = dice.choice((dice.randint(25, 50), dice.randint(25, 50), 60)) * 1_000_000
+    bursts = _bursts(dice, nodes, owners, heal_us)
     return Scenario(
         nodes=nodes,
         masters=dice.choice((1, 2, 2)),
         control=(*enrolled, *settings, *links),
         owners=owners,
-        bursts=_bursts(dice, nodes, owners, heal_us),
-        faults=_faults(dice, nodes, heal_us),
+        bursts=bursts,
+        faults=_faults(dice, nodes, bursts, heal_us),
         heal_us=heal_us,
     )
 
@@ -161,7 +162,9 @@ def _bursts(
     return tuple(first + large + small)
 
 
-def _faults(dice: random.Random, nodes: tuple[NodeSpec, ...], heal_us: int) -> tuple[Fault, ...]:
+def _faults(
+    dice: random.Random, nodes: tuple[NodeSpec, ...], bursts: tuple[Burst, ...], heal_us: int
+) -> tuple[Fault, ...]:
     names = [str(node.name) for node in nodes]
     found = []
     if dice.random() < 0.3:  # one of the weathers lasts through the whole run
@@ -179,4 +182,7 @@ def _faults(dice: random.Random, nodes: tuple[NodeSpec, ...], heal_us: int) -> t
         at_us, for_us = dice.randrange(FAULTS_FROM_US, heal_us), dice.randint(22_000_000, 34_000_000)
         who, other = dice.sample(names, 2)
         found.append(Fault(at_us, dice.choice(("freeze_node", "freeze_node", "part")), for_us, who, other))
+    if dice.random() < 0.15:  # an owner dies with much open, long enough that it is given up
+        burst = dice.choice([each for each in bursts if each.count >= 4])
+        found.append(Fault(burst.at_us + 1_500_000, "kill_node", 18_000_000, burst.node, dice.choice(names)))
     return tuple(sorted(found, key=lambda fault: (fault.at_us, fault.kind)))
