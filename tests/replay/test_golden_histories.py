@@ -16,9 +16,9 @@ from tests.support import golden
 from tests.support.history import CLUSTER, SECRET
 
 END = {
-    "random": "632c71829911c55a70252bcf7b0e7455",
+    "random": "45ab9a9b687611335d36e4f37efc552a",
     "realistic": "8b50f6914e74297bd80bb15716e0af39",
-    "rules": "e04f24a499060a6acee1dd242902ddbb",
+    "rules": "6ea1392a7c399e0ee5359aa53b074ce0",
     "switch": "009b1bbcb09abfec7a9f39e9a4588cc5",
 }
 """Digest of the state at the end, its layout included."""
