@@ -9,6 +9,7 @@ from domain.events import (
     BorrowStarted,
     BreakerChanged,
     CutOff,
+    Due,
     HeartbeatMissed,
     HeartbeatSeen,
     LeaseChecked,
@@ -19,7 +20,6 @@ from domain.events import (
     Lent,
     LinkAdded,
     LinkRemoved,
-    QueueSnapshot,
     RelayRefused,
     SettingChanged,
     StillRunning,
@@ -304,12 +304,12 @@ def test_a_helper_that_the_master_does_not_hear_is_not_asked_nor_said_to_have_st
     until_checked(story)
     story.recorder.observe(1, HeartbeatMissed(node=NodeId("b"), silent_us=3_000_000))
     story.look()
-    story.recorder.state("a", QueueSnapshot(model=ON.owner_model, held=0, in_engine=2, lent=1), after_us=50_000_000)
+    assert next_due_us(story.master.state) is None
+    story.recorder.observe(1, Due(elapsed_us=50_000_000, since_us=story.master.state.now_us), after_us=50_000_000)
     assert words(story.look()) == []
     assert story.master.state.traffic[f"a>b>{ON.link}"].checked_us
     story.recorder.observe(1, HeartbeatSeen(node=NodeId("b")))
-    story.look()
-    asked = words(story.ring())  # anew, since it may not know of the question
+    asked = words(story.look())  # anew, since it may not know of the question
     assert [type(word) for word in asked] == [LeaseChecked]
     at_us = story.master.state.now_us
     assert [type(word) for word in words(story.ring())] == [LeaseStalled]

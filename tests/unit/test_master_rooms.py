@@ -87,6 +87,23 @@ def test_a_run_of_borrowed_work_owes_what_was_in_before_the_run_and_nothing_betw
     assert (room(story).resident, room(story).displaced) == (K, "")
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_load_for_the_nodes_own_work_owes_nothing_from_its_start_on_whether_it_fails_or_not(fails):
+    story = shared()
+    story.recorder.state("b", Unloaded(model=K, cause="borrowed"))
+    story.look()
+    assert room(story).displaced == K
+    story.recorder.state("b", LoadStarted(model=M, cause="borrowed"))
+    story.recorder.state("b", Loaded(model=M, load_us=TWENTY_S, cause="borrowed", displaced=K))
+    story.recorder.state("b", LoadStarted(model=K, cause="own"))
+    story.look()
+    assert room(story).displaced == ""
+    if fails:
+        story.recorder.state("b", LoadFailed(model=K, cause="own", reason="killed"))
+        story.look()
+        assert room(story).displaced == ""
+
+
 def test_a_cancelled_restore_owes_nothing():
     story = shared()
     story.recorder.state("b", LoadStarted(model=M, cause="borrowed"))
