@@ -57,14 +57,11 @@ def changed(state: State, key: str) -> None:
 # ---- how lends end ---------------------------------------------------------------------------------------------------
 
 
-def failed(state: State, key: str, lent_us: int) -> None:
-    """Note that a lend failed for its owner, which was out since `lent_us`.
-
-    What was out already when an earlier one failed fell with it: one outage is one failure, however many requests it took.
-    """
+def failed(state: State, key: str, *, known: bool) -> None:
+    """Note that a lend failed for its owner. `known`: it only shows what an earlier failure has shown already."""
     traffic = state.traffic.get(key)
     if traffic is not None:
-        traffic.failures += not traffic.failures or lent_us > traffic.failed_us
+        traffic.failures += not known
         traffic.failed_us = state.now_us
         state.failing[key] = ""
 
@@ -77,8 +74,8 @@ def answered(state: State, key: str) -> None:
         state.failing[key] = ""
 
 
-def borrow_ended(state: State, name: NodeId, model: ModelId, lent_us: int, *, well: bool) -> None:
-    """Note what a helper says itself of how a borrowed request ended, which was out since `lent_us`."""
+def borrow_ended(state: State, name: NodeId, model: ModelId, *, well: bool) -> None:
+    """Note what a helper says itself of how a borrowed request ended."""
     node = state.nodes[name]
     if model not in node.models:
         return
@@ -87,10 +84,7 @@ def borrow_ended(state: State, name: NodeId, model: ModelId, lent_us: int, *, we
         return
     if known is None:
         known = node.borrowed[model] = Borrowed()
-    if well:
-        known.failures = 0
-    else:
-        known.failures += not known.failures or lent_us > known.failed_us
+    known.failures = 0 if well else known.failures + 1
     known.failed_us = known.failed_us if well else state.now_us
     state.failing[owner_key(name, model)] = ""
 

@@ -157,13 +157,13 @@ def test_what_both_ends_say_of_one_failure_counts_once():
     assert breakers(story.look()) == []
 
 
-def test_requests_that_fall_with_one_outage_are_one_failure():
+def test_requests_that_run_out_of_time_by_one_outage_are_one_failure():
     story = Story()
     story.burst(20)
     for request in ("req_2", "req_3"):
         sent(story, request)
     for request in ("req_2", "req_3"):
-        story.recorder.state(ON.owner, lend(CutOff, request, ON, **LOST))
+        story.recorder.state(ON.owner, lend(CutOff, request, ON, reason="answer_late", may_have_run=True))
         story.recorder.state(ON.owner, held(request, lendable=False))
     assert breakers(story.look()) == []
     fail(story, "req_4")  # lent after the others had failed
