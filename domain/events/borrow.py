@@ -35,6 +35,8 @@ class BorrowFinished(_Borrowing, frozen=True, kw_only=True, tag="borrow.finished
     load_us: int = 0
     status: int
     ok: bool
+    owner_gone: bool = False
+    """Its owner had left before it ended: that it is not ok says nothing of the engine."""
 
 
 class BorrowReturned(_Borrowing, frozen=True, kw_only=True, tag="borrow.returned"):

@@ -167,6 +167,7 @@ class HelperDesk:
                 load_us=borrowed.load_us,
                 status=result.status if answered else _NO_ANSWER,
                 ok=answered and result.status < 400 and not borrowed.gone,
+                owner_gone=borrowed.gone,
             )
         )
 

@@ -99,7 +99,8 @@ def borrow_finished(state: State, node: NodeId, fact: BorrowFinished) -> None:
     key = slots.use_key(fact.link, fact.owner, node)
     slots.closed_by_helper(state, key, fact.request)
     traffic.ended_at_helper(state, key, fact.owner, node, fact.model)
-    traffic.borrow_ended(state, node, fact.model, well=fact.ok)
+    if not fact.owner_gone:
+        traffic.borrow_ended(state, node, fact.model, well=fact.ok)
     traffic.changed(state, key)
     _last_home(state, node, fact)
 

@@ -149,7 +149,8 @@ def test_an_owner_that_leaves_cancels_its_running_request_and_no_other():
     assert made.borrower_gone(rid(1), 5) == [CancelEngine(request=rid(1))]
     assert made.borrower_gone(rid(1), 5) == []
     outputs = made.engine_finished(rid(1), EngineResult(status=0, complete=False), 6)
-    assert (of(outputs, BorrowFinished).ok, made.counts().borrowed) == (False, 1)
+    finished = of(outputs, BorrowFinished)
+    assert (finished.ok, finished.owner_gone, made.counts().borrowed) == (False, True, 1)
 
 
 def test_an_answer_that_nobody_waits_for_teaches_nothing():

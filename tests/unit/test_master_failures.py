@@ -180,6 +180,18 @@ def test_a_helper_that_says_itself_that_it_fails_is_believed():
     assert breakers(story.look())[0][0] == "opened"
 
 
+def test_owners_that_leave_do_not_speak_against_a_helper():
+    story = Story()
+    story.burst(20)
+    for i in (2, 3, 4):
+        said = borrow(
+            BorrowFinished, f"req_{i}", ON, work=64_000_000, service_us=1, status=502, ok=False, owner_gone=True
+        )
+        story.recorder.state("b", said)
+    story.recorder.state("a", held("req_more"))
+    assert breakers(story.look()) == []
+
+
 def test_a_helper_that_only_says_that_all_went_well_stays_shut():
     story = Story()
     story.burst(20)
