@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Sequence
-from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -29,7 +28,7 @@ from domain.events import (
     Witness,
 )
 from domain.events.decision import LeaseChecked, LeaseEvent, LinkWord, SafeModeLeft
-from domain.ids import LinkId, ModelId, NodeId
+from domain.ids import ModelId, NodeId
 from domain.ports import Clock
 from services import lend_head
 from services.config import Config
@@ -43,8 +42,6 @@ from services.node.own_work import Served
 from services.relaying import Relay
 
 VERSION: Final = "0.1.0"
-EARLY_S: Final = 2.0
-"""How long a lease waits for the link that it is of; then it is refused."""
 _SNAPSHOT_PART: Final = 150
 """Requests in one part of a snapshot: under 64 KiB each."""
 
@@ -71,8 +68,6 @@ class Node:
         """What /health tells of the bus."""
         self._told: tuple[ModelInfo, ...] = ()
         """What the newest registration says of the models."""
-        self._early_leases: dict[LinkId, Callable[[], None]] = {}
-        """The newest of each link that operators have not told of yet."""
         self._say: Say | None = None
         self._early: list[Fact] = []
         self._url = ""
@@ -164,9 +159,6 @@ class Node:
     def control_changed(self) -> None:
         """Pass on what the view says now of links and settings."""
         self._fleet.control_changed()
-        for link in sorted(self._early_leases):
-            if self.view.link(link) is not None:
-                self._take_early(link)
 
     def decided(self, signed: SignedDecision, sent_at_us: Callable[[Basis], int | None]) -> None:
         """Take a decision of the master."""
@@ -185,20 +177,8 @@ class Node:
 
     def _take_lease(self, event: LeaseEvent, signed: SignedDecision, basis_sent_us: int | None) -> None:
         served = self.models.get(event.owner_model)
-        if served is None:
-            return
-        take = partial(served.serving.take_lease, event, signed.order, basis_sent_us)
-        if self.view.link(event.link) is not None:
-            take()
-            return
-        # links and leases come over two streams: a lease that is merely early would be refused, and lost until it is renewed
-        self._early_leases[event.link] = take
-        asyncio.get_running_loop().call_later(EARLY_S, self._take_early, event.link)
-
-    def _take_early(self, link: LinkId) -> None:
-        take = self._early_leases.pop(link, None)
-        if take is not None:
-            take()
+        if served is not None:
+            served.serving.take_lease(event, signed.order, basis_sent_us)
 
     def _take_word(self, word: LinkWord, order: OrderKey) -> None:
         """Give what else the master says of a link to the end that acts on it."""

@@ -21,11 +21,13 @@ from domain.events import LeaseRefused, Witness, codec
 from domain.ports import Clock, Witnessed
 from domain.subjects import CONTROL, DECISIONS, EVENTS, heartbeat_subject, root
 from services.config import Config
-from services.node.node import EARLY_S, Node
+from services.node.node import Node
 
 _LOG: Final = logging.getLogger("leaseway.node")
 BEAT_S: Final = 1.0
 _AGAIN_S: Final = 1.0
+_CONTROL_S: Final = 2.0
+"""How long decisions wait at the start for the links that they are about: a grant of an unknown link is refused at first."""
 
 
 class Wires:
@@ -111,7 +113,7 @@ class Wires:
         leases = (f"{base}.lease.{self._node.id}.>", f"{base}.lease.*.{self._node.id}.>")
         subjects = [*leases, f"{base}.safe_mode.>"]
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(EARLY_S):
+            async with asyncio.timeout(_CONTROL_S):
                 await self._control.caught_up.wait()
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Lending that nobody's event drives: what the master's own timers do for real nodes over a real bus."""
+"""Lending that no node drives: what the master's timers, and operators, do to real nodes over a real bus."""
 
 import asyncio
 import contextlib
@@ -26,6 +26,8 @@ from domain.events import (
     OwnerPlanned,
     Registered,
     SettingChanged,
+    SettingCleared,
+    SettingStated,
     codec,
 )
 from domain.ids import ModelId, NodeId, link_id
@@ -178,6 +180,28 @@ async def waits(cluster: ClusterUnderTest) -> bool:
     """Tell whether the newest plan found that the helper has to idle yet before its probe."""
     plans = [plan for plan in await cluster.decisions(OwnerPlanned) if isinstance(plan, OwnerPlanned)]
     return any(verdict.probe_in_us > 0 for verdict in plans[-1].verdicts)
+
+
+async def test_a_running_node_follows_what_operators_set_over_the_bus_and_what_the_file_states_behind_it(
+    nats_server: ServerUnderTest,
+):
+    async with two(nats_server, offload_probe_idle=3_600_000_000) as running:
+        name = PREFIX + "scheduling_backend_depth"
+        asking = [asyncio.ensure_future(running.ask()) for _ in range(3)]
+        await running.said("n1", Held)
+        await running.cluster.decree(SettingStated(name=name, value=2))
+        await running.engine.arrived(2)
+        await running.cluster.decree(SettingChanged(name=name, value=3))
+        await running.engine.arrived(3)
+        await running.cluster.decree(SettingCleared(name=name))
+        await until("the file's value", lambda: depth_is(running, 2))
+        running.free.set()
+        assert await asyncio.gather(*asking) == [(200, "n1")] * 3
+
+
+async def depth_is(running: Two, depth: int) -> bool:
+    async with running.client.get("/cluster/v1/status") as got:
+        return bool((await got.json())["depth"] == depth)
 
 
 async def test_what_got_lost_on_its_way_to_a_helper_that_lives_is_asked_for_taken_back_and_answered_once_by_its_owner(
