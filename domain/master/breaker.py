@@ -2,8 +2,8 @@
 
 Failures are counted from both sides, as slots are: by what its owners had of it, and by what it says itself; the larger counts.
 An owner's answer resets what owners had of it before, the helper's own success what it says itself: a helper that only says that
-all went well stays shut. A process that begins anew begins without failures. What was out when one failed and runs
-out of time as well shows the same outage: it counts once.
+all went well stays shut. A process that begins anew begins without failures. One outage counts once, though it may
+show in several requests, one long after the other (domain.master.traffic).
 
 After one failure it gets one slot until a request completes. After two without a completion it is *opened* for 5 s, twice as
 long with each further failure up to 120 s; then *half open*, with one slot for all owners; a completion closes it.

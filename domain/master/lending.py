@@ -20,7 +20,6 @@ from domain.master.state import State, owner_key, touch
 _NO_FAULT = "client_gone"
 """A cut-off for which the helper can do nothing."""
 _UNREACHED = frozenset({"helper_unreachable", "forward_failed"})
-_LATE = frozenset({"answer_late", "stalled"})
 _FAULT_FROM = 500
 """An answer of this status or more says that the helper's engine failed."""
 
@@ -40,24 +39,12 @@ def is_failure(fact: OwnersEnd) -> bool:
             return False
 
 
-def _is_old_news(state: State, key: str, fact: OwnersEnd) -> bool:
-    """Tell whether a lend that was given up for lateness was out already when an earlier one failed.
-
-    A helper that falls silent shows in each request that it has, one after another and long after; when the last of them
-    runs out of time it may be back. It was one outage. A lost connection shows at once, and each one counts.
-    """
-    if not isinstance(fact, CutOff) or fact.reason not in _LATE:
-        return False
-    went = state.traffic.get(key)
-    return went is not None and bool(went.failures) and slots.opened_us(state, key, fact.request) <= went.failed_us
-
-
 def lend_closed(state: State, node: NodeId, fact: OwnersEnd) -> None:
     """Take how a lend ended for its owner."""
     key = slots.use_key(fact.link, node, fact.helper)
     if key in state.uses:
         if is_failure(fact):
-            traffic.failed(state, key, known=_is_old_news(state, key, fact))
+            traffic.failed(state, key, slots.opened_us(state, key, fact.request))
         elif isinstance(fact, LendAnswered):
             traffic.answered(state, key)
         traffic.changed(state, key)
@@ -97,10 +84,11 @@ def borrow_closed(state: State, node: NodeId, fact: BorrowReturned | BorrowBusy)
 def borrow_finished(state: State, node: NodeId, fact: BorrowFinished) -> None:
     """Take how a borrowed request ended in the helper's engine."""
     key = slots.use_key(fact.link, fact.owner, node)
+    lent_us = slots.opened_us(state, key, fact.request)
     slots.closed_by_helper(state, key, fact.request)
     traffic.ended_at_helper(state, key, fact.owner, node, fact.model)
     if not fact.owner_gone:
-        traffic.borrow_ended(state, node, fact.model, well=fact.ok)
+        traffic.borrow_ended(state, node, fact.model, lent_us, well=fact.ok)
     traffic.changed(state, key)
     _last_home(state, node, fact)
 

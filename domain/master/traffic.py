@@ -12,6 +12,8 @@ from domain.master.queue import Queue
 from domain.master.state import TRAFFIC_PER_NODE_MAX, Borrowed, State, Traffic, owner_key
 
 TURNS_KEPT: Final = 8
+STALE_US: Final = 5_000_000
+"""A failure that comes so much later than another, of a request that was out then, is part of the same outage."""
 TURN_US_MAX: Final = 5_000_000
 """A longer pause was none of the control path's doing."""
 STRANGERS_KEPT: Final = 1_000
@@ -57,11 +59,16 @@ def changed(state: State, key: str) -> None:
 # ---- how lends end ---------------------------------------------------------------------------------------------------
 
 
-def failed(state: State, key: str, *, known: bool) -> None:
-    """Note that a lend failed for its owner. `known`: it only shows what an earlier failure has shown already."""
+def failed(state: State, key: str, lent_us: int) -> None:
+    """Note that a lend failed for its owner, which was out since `lent_us`.
+
+    What was out when an earlier one failed, and fails long after it, tells of that outage and not of now: a helper that falls
+    silent shows in each request that it has, when the time of each runs out.
+    """
     traffic = state.traffic.get(key)
     if traffic is not None:
-        traffic.failures += not known
+        stale = lent_us <= traffic.failed_us < state.now_us - STALE_US
+        traffic.failures += not (traffic.failures and stale)
         traffic.failed_us = state.now_us
         state.failing[key] = ""
 
@@ -74,8 +81,11 @@ def answered(state: State, key: str) -> None:
         state.failing[key] = ""
 
 
-def borrow_ended(state: State, name: NodeId, model: ModelId, *, well: bool) -> None:
-    """Note what a helper says itself of how a borrowed request ended."""
+def borrow_ended(state: State, name: NodeId, model: ModelId, lent_us: int, *, well: bool) -> None:
+    """Note what a helper says itself of how a borrowed request ended, which was out since `lent_us`.
+
+    An engine that dies takes all with it that is inside: that is one failure.
+    """
     node = state.nodes[name]
     if model not in node.models:
         return
@@ -84,7 +94,10 @@ def borrow_ended(state: State, name: NodeId, model: ModelId, *, well: bool) -> N
         return
     if known is None:
         known = node.borrowed[model] = Borrowed()
-    known.failures = 0 if well else known.failures + 1
+    if well:
+        known.failures = 0
+    else:
+        known.failures += not known.failures or lent_us > known.failed_us
     known.failed_us = known.failed_us if well else state.now_us
     state.failing[owner_key(name, model)] = ""
 

@@ -163,6 +163,7 @@ def test_requests_that_run_out_of_time_by_one_outage_are_one_failure():
     for request in ("req_2", "req_3"):
         sent(story, request)
     for request in ("req_2", "req_3"):
+        story.wait(20_000_000)
         story.recorder.state(ON.owner, lend(CutOff, request, ON, reason="answer_late", may_have_run=True))
         story.recorder.state(ON.owner, held(request, lendable=False))
     assert breakers(story.look()) == []
