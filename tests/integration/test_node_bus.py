@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from adapters.clock import SystemClock
 from adapters.http.upstream import Answer, Parts, Upstream
 from adapters.keys import Credentials, Signer
 from adapters.nats.connection import Bus, connect
@@ -23,6 +24,8 @@ from domain.subjects import DECISIONS, EVENTS, decision_subject, speaker
 from services.config import BusConfig, Config, NodeConfig, NodeModel
 from services.gateway.main import run as run_gateway
 from services.node.main import run as run_node
+from services.node.node import Node
+from services.node.wires import Wires
 from tests.support.engines import engine_command, tiny_engine
 from tests.support.family import children
 from tests.support.local_nodes import CHAT, GENERATION
@@ -329,3 +332,38 @@ async def test_an_engine_of_the_node_s_own_is_started_with_a_key_and_started_aga
         assert [tag for tag in tags if tag.startswith("model.")] == [
             *("model.load_started", "model.loaded", "model.load_failed", "model.load_started", "model.loaded"),
         ]
+
+
+async def test_a_node_knows_whom_it_may_help_once_all_of_control_has_come_and_hears_decisions_only_then(desk: Desk):
+    server = desk.server
+    link = await desk.link("n1", "n2")
+    credentials, clock = server.credentials("n2"), SystemClock()
+    config = node_config(server, "n2", url="http://127.0.0.1:1")
+    node = Node(config, credentials, clock)
+    bus = await connect(server.url, credentials, name="n2")
+    wires = Wires(node, bus, config, credentials, clock)
+    heard: list[bool] = []
+    node.decided = lambda *_: heard.append(node.desk.knows_control())  # type: ignore[method-assign]
+    assert not node.desk.knows_control()
+    node.register(wires.producer.state, "http://127.0.0.1:1")
+    await desk.decide(granted(link, "http://127.0.0.1:1", Basis(NodeId("n1"), wires.incarnation, 1)))
+    come, slow = wires._control.messages, asyncio.Event()
+
+    async def slowly() -> AsyncIterator[StoredMessage]:
+        await slow.wait()
+        async for message in come():
+            yield message
+
+    wires._control.messages = slowly  # type: ignore[assignment,method-assign]
+    asyncio.get_running_loop().call_later(0.8, slow.set)
+    tasks = [asyncio.ensure_future(each) for each in wires.tasks()]
+    try:
+        await until("a decision", lambda: heard)
+        assert all(heard)
+        assert node.view.link(link.link) == link
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await node.close()
+        await bus.close()
