@@ -183,10 +183,14 @@ class ModelRuntime(Machines):
         return self.settle(now_us, [])
 
     def lend_answering(self, request: RequestId, lease: LeaseId, now_us: int) -> list[Output]:
-        """The helper's answer has begun: however long it takes, it is not cut off for being late."""
+        """The helper's answer has begun: however long it takes, it is not cut off for being late.
+
+        Say it again as more of it comes, each second or less: one that goes on is no victim of a stall.
+        """
         own = self._lent(request, lease)
         if own is not None:
             own.taken = own.answering = True
+            own.heard_us = now_us
         return self.settle(now_us, [])
 
     def lend_answered(self, request: RequestId, lease: LeaseId, result: LendResult, now_us: int) -> list[Output]:

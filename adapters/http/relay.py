@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from typing import Final, Protocol
 
 import msgspec
@@ -199,6 +199,10 @@ class ClientAnswer:
             await self._write(await self._begin(), b": waiting\n\n")
 
 
+def _deaf() -> None:
+    """Take no note."""
+
+
 async def relay(
     source: Source,
     client: ClientAnswer,
@@ -206,17 +210,19 @@ async def relay(
     public: ModelId | None,
     addresses: Collection[str] = (),
     hide_usage: bool = False,
+    heard: Callable[[], None] = _deaf,
 ) -> Relayed:
     """Give `source`'s answer to `client` with the model id `public`, and return what it was.
 
     `addresses` (`host:port`) are internal: they do not stand in the errors that are passed on. `hide_usage`: see StreamRewriter.
+    `heard` is called for each part of a stream that comes.
 
     Raises:
         MayHaveRunError: the answer was cut, empty, or a stream without its terminator; the client got at most a part.
     """
     try:
         if source.content_type == EVENT_STREAM and source.status == 200:
-            return await _relay_events(source, client, StreamRewriter(public, hide_usage=hide_usage))
+            return await _relay_events(source, client, StreamRewriter(public, hide_usage=hide_usage), heard)
         body = await source.read(ANSWER_BYTES_MAX)
         if not body and source.status < 300:
             raise MayHaveRunError(f"the engine answered {source.status} and nothing else")
@@ -231,9 +237,12 @@ async def relay(
         source.close()
 
 
-async def _relay_events(source: Source, client: ClientAnswer, rewriter: StreamRewriter) -> Relayed:
+async def _relay_events(
+    source: Source, client: ClientAnswer, rewriter: StreamRewriter, heard: Callable[[], None]
+) -> Relayed:
     try:
         async for part in source.chunks():
+            heard()
             events = rewriter.feed(part)
             if events:
                 await client.events(events)

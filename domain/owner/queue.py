@@ -23,6 +23,8 @@ from domain.pipe import Pipe
 _LOOK_AT_MOST = 32
 """Lendable requests looked at for one that a free helper can serve."""
 _CUT_FACTOR, _CUT_US = 3, 30_000_000
+_ALIVE_US = 10_000_000
+"""An answer of which something came so lately goes on, whatever its helper does not say to the master."""
 _PENDING_US = 1_000_000
 """How long a request waits for a decision in flight, at most."""
 _STALE_ALLOWED = 64
@@ -125,11 +127,12 @@ class OwnerQueue(Custody):
     def take_word(self, word: LinkWord, order: OrderKey, now_us: int, out: list[Output]) -> None:
         """Take another word of the master on a link: after LeaseStalled all that was lent over it before comes back.
 
-        An answer that has begun goes on: that the helper says nothing to the master is no reason to fail it.
+        An answer of which something came in the last ten seconds goes on: the helper works, it only cannot say so to the master.
         """
         if self.leases.take_word(word, order) and isinstance(word, LeaseStalled):
             for own in list(self.leases.track(word.link).out.values()):
-                if own.order is not None and own.order < order and not own.answering:
+                heard = own.answering and now_us - own.heard_us < _ALIVE_US
+                if own.order is not None and own.order < order and not heard:
                     self._cut_off(own, "stalled", now_us, out)
 
     def lend(self, now_us: int, out: list[Output]) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from adapters.http.headers import to_engine
@@ -24,6 +24,7 @@ from services.node.ticket import Ticket
 
 _LOG: Final = logging.getLogger("leaseway.node")
 _CONNECTIONS: Final = 64
+_HEARD_US: Final = 1_000_000
 _REFUSALS: Final = frozenset({"no_live_lease", "helper_unreachable", "forward_failed"})
 
 
@@ -189,7 +190,7 @@ class HttpLender:
         client.served_by = lend.action.grant.helper
         serving.lend_answering(request, lease)
         try:
-            done = await relay(answer, client, public=serving.id)
+            done = await relay(answer, client, public=serving.id, heard=self._hearing(served, lend))
         except MayHaveRunError:
             serving.lend_failed(request, lease, LendFailure(reason="helper_failed", sent=client.sent))
             return False
@@ -201,6 +202,19 @@ class HttpLender:
         )
         serving.lend_answered(request, lease, result)
         return True
+
+    def _hearing(self, served: Served, lend: LendRequest) -> Callable[[], None]:
+        """Return what tells the machines that the answer goes on, at most once a second."""
+        said_us = self._clock.monotonic_us()
+
+        def heard() -> None:
+            nonlocal said_us
+            now_us = self._clock.monotonic_us()
+            if now_us - said_us >= _HEARD_US:
+                said_us = now_us
+                served.serving.lend_answering(lend.action.request, lend.action.lease)
+
+        return heard
 
     def _to(self, url: str) -> Upstream:
         if url not in self._upstreams:

@@ -96,6 +96,16 @@ def test_a_stalled_link_gives_back_at_once_all_that_was_lent_over_it_before_the_
     assert made.take_word(word(LeaseStalled, quiet_us=1), order(5), 5) == []
 
 
+def test_an_answer_that_stopped_in_its_middle_is_taken_for_stalled_and_one_that_goes_on_is_not():
+    made, _ = lending(lease(slots=2, job_us=0, ttl_us=10 * TTL), held=2)
+    for request in (rid(3), rid(4)):
+        made.lend_answering(request, L1, 1)
+    made.lend_answering(rid(4), L1, 185 * SECOND)
+    outputs = made.take_word(word(LeaseStalled, quiet_us=180 * SECOND), order(5), 190 * SECOND)
+    assert [fact.request for fact in facts(outputs, CutOff)] == [rid(3)]
+    assert made.counts().lent == 1
+
+
 def test_a_stall_on_a_link_that_is_not_ours_changes_nothing():
     made, _ = lending(lease(slots=2))
     assert made.take_word(word(LeaseStalled, "eeee", quiet_us=1), order(5), 4) == []
