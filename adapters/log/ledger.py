@@ -1,7 +1,8 @@
 """The master aggregate's stream: one message is one commit, its sequence is its version.
 
 Of two masters that append the same version one wins, and both learn which: whatever the stream answers but a plain yes,
-the message that now stands at that version is read from the leader, and only the very same bytes are a success.
+the message that now stands at that version is read from the leader. Only the very same bytes are a success, and only after a
+try that went unanswered: two masters that take over at one moment make the same claim, and it is one of them that stored it.
 """
 
 import asyncio
@@ -31,6 +32,7 @@ class Ledger:
             PublishRefusedError: it will never take these bytes; nothing is stored.
         """
         attempt = 0
+        may_be_ours = False
         while True:
             refused = False
             try:
@@ -42,10 +44,10 @@ class Ledger:
             except WrongLastSequenceError:
                 refused = True
             except PublishUnknownError:
-                pass
+                may_be_ours = True
             found = await self._resolve(version, body, refused=refused)
             if found is not None:
-                return found
+                return found and may_be_ours
             await asyncio.sleep(_BACKOFF_S[min(attempt, len(_BACKOFF_S) - 1)])
             attempt += 1
 

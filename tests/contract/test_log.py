@@ -151,7 +151,16 @@ async def test_a_stale_master_learns_that_it_lost_though_the_ledger_has_gone_on(
     for version in range(1, 6):
         await ledger.append(version, b"c%d" % version, "aa")
     assert not await ledger.append(3, b"stale", "bb")
-    assert await ledger.append(3, b"c3", "aa")  # its own earlier success, asked again
+
+
+async def test_of_two_masters_that_make_the_same_commit_only_one_stored_it(rig: Rig):
+    """Two that take over at one moment make the same claim; were both told that it is theirs, both would go on deciding."""
+    ours, theirs = ledger_of(await rig.stream()), ledger_of(await rig.another())
+    for version in range(1, 21):
+        won = await asyncio.gather(
+            ours.append(version, b"claim %d" % version, "aa"), theirs.append(version, b"claim %d" % version, "aa")
+        )
+        assert sorted(won) == [False, True]
 
 
 async def test_an_append_whose_answer_is_lost_is_found_to_be_stored(rig: Rig):
