@@ -7,7 +7,7 @@ from domain.events import LeaseChecked, LeaseStalled, LinkAdded
 from domain.ids import NodeId
 from domain.master import slots
 from domain.master.control import setting
-from domain.master.state import State, Traffic
+from domain.master.state import OFFLINE, State, Traffic
 
 ANSWER_US: Final = 10_000_000
 """Time to say that it still works; a helper that does keeps its requests."""
@@ -23,7 +23,8 @@ def words(state: State, at_us: int) -> Iterator[LeaseChecked | LeaseStalled]:
         added = _link(state, key)
         if added is None:
             continue
-        kind: type[LeaseChecked | LeaseStalled] = LeaseStalled if traffic.checked_us else LeaseChecked
+        asked = bool(traffic.checked_us) or _is_away(state, key)
+        kind: type[LeaseChecked | LeaseStalled] = LeaseStalled if asked else LeaseChecked
         yield kind(
             link=added.link,
             owner=added.owner,
@@ -46,16 +47,23 @@ def next_due_us(state: State) -> Iterator[int]:
 def _due_us(state: State, key: str, traffic: Traffic) -> int | None:
     """Return when the next word about a link is due; None if nothing is out for its owner, or all is said.
 
-    A helper that the master hears nothing of cannot answer: until it does, its health decides.
+    A helper that falls silent is not asked while it may be back in a moment; one that is offline is not asked at all, and has
+    stalled when it would have been.
     """
     if traffic.stalled or not any(use.lent > use.lent_closed for use in state.uses[key].values()):
         return None
     helper = state.nodes.get(slots.sides(key)[1])
+    patience_us = setting(state.control, "offload_lent_stall_timeout")
     if helper is not None and helper.silent_us:
-        return None
+        return traffic.changed_us + patience_us if _is_away(state, key) else None
     if traffic.checked_us:
         return traffic.checked_us + ANSWER_US
-    return traffic.changed_us + setting(state.control, "offload_lent_stall_timeout")
+    return traffic.changed_us + patience_us
+
+
+def _is_away(state: State, key: str) -> bool:
+    helper = state.nodes.get(slots.sides(key)[1])
+    return helper is not None and helper.health == OFFLINE
 
 
 def _link(state: State, key: str) -> LinkAdded | None:

@@ -329,6 +329,19 @@ def test_a_helper_that_the_master_does_not_hear_is_not_asked_nor_said_to_have_st
     assert story.master.state.now_us - at_us == 10_000_000
 
 
+def test_a_helper_that_is_offline_is_not_asked_and_has_stalled_when_it_would_have_been():
+    story = stalled()
+    story.recorder.observe(1, HeartbeatMissed(node=NodeId("b"), silent_us=10_000_000))
+    assert words(story.look()) == []
+    rung: list[LeaseChecked | LeaseStalled] = []
+    for _ in range(20):
+        rung += words(story.ring())
+        if rung:
+            break
+    assert [type(word) for word in rung] == [LeaseStalled]
+    assert rung[0].quiet_us >= 180_000_000
+
+
 @pytest.mark.parametrize("end", ["answered", "cut_off"])
 def test_where_nothing_is_out_nobody_is_asked(end):
     story = stalled()
