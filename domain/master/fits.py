@@ -210,35 +210,33 @@ def _switched(own: Measured | None, theirs: Measured | None, rules: FitRules) ->
 @lru_cache(maxsize=1024)  # the same rest of a window is asked for until the next sample expires
 def _measure(works: tuple[int, ...], services_us: tuple[int, ...], logs: tuple[int, ...]) -> Measured:
     """Return what these samples say; there is at least one."""
-    low, high = _bounds(logs)
-    clipped = [max(low, min(log, high)) for log in logs]
-    services = [
-        service if log == kept else cost_us(unit_q64(kept), work)
-        for service, work, log, kept in zip(services_us, works, logs, clipped, strict=True)
-    ]
+    ordered = sorted(logs)
+    low, high = _bounds(ordered)
     total = sum(works)
-    return Measured(
-        samples=len(works),
-        level=fixed.ln_q32(sum(services), total),
-        middle=sum(clipped) // len(clipped),
-        plain=fixed.ln_q32(sum(services_us), total),
-        least=min(works),
-        most=max(works),
-    )
+    level = plain = fixed.ln_q32(sum(services_us), total)
+    middle = sum(logs) // len(logs)
+    if ordered[0] < low or ordered[-1] > high:  # else the clip changes nothing
+        clipped = [max(low, min(log, high)) for log in logs]
+        services = [
+            service if log == kept else cost_us(unit_q64(kept), work)
+            for service, work, log, kept in zip(services_us, works, logs, clipped, strict=True)
+        ]
+        level, middle = fixed.ln_q32(sum(services), total), sum(clipped) // len(clipped)
+    return Measured(len(works), level, middle, plain, least=min(works), most=max(works))
 
 
-def _bounds(logs: tuple[int, ...]) -> tuple[int, int]:
-    """Return between which logs a sample is taken at its word."""
-    if len(logs) < CLIP_FROM:
-        return min(logs), max(logs)
-    middle = _median(logs)
-    reach = _median([abs(log - middle) for log in logs]) * _CLIP_NUM // _CLIP_DEN + _CLIP_LEAST
+def _bounds(ordered: Sequence[int]) -> tuple[int, int]:
+    """Return between which logs, of these, a sample is taken at its word."""
+    if len(ordered) < CLIP_FROM:
+        return ordered[0], ordered[-1]
+    middle = _median(ordered)
+    reach = _median(sorted([abs(log - middle) for log in ordered])) * _CLIP_NUM // _CLIP_DEN + _CLIP_LEAST
     return middle - reach, middle + reach
 
 
-def _median(values: Sequence[int]) -> int:
-    ordered, half = sorted(values), len(values) // 2
-    return ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) // 2
+def _median(ordered: Sequence[int]) -> int:
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) // 2
 
 
 @lru_cache(maxsize=4096)  # a plan asks for the same few again and again, and a logarithm changes only with a sample
