@@ -127,7 +127,7 @@ class SharedRuntime:
 
     async def _watch(self) -> None:
         """Return when the room has an order, or the loaded engine has died, which is told."""
-        served = self._members.get(self._in_memory) if self._in_memory is not None else None
+        served = self._loaded()
         called = asyncio.ensure_future(self._called.wait())
         dying = asyncio.ensure_future(served.life.until_dead()) if served is not None else None
         try:
@@ -142,11 +142,18 @@ class SharedRuntime:
         await served.life.stop()
         served.serving.engine_up(up=False)
 
+    def _loaded(self) -> Served | None:
+        """Return the model that is in memory and can be asked; not one that was told to leave and did not."""
+        served = self._members.get(self._in_memory) if self._in_memory is not None else None
+        return served if served is not None and served.life.engine is not None else None
+
     async def _obey(self, order: LoadModel) -> None:
         """Load what the room asked for, in place of what is in memory, and answer."""
         self._called.clear()
         began_us = self._clock.monotonic_us()
-        why = "" if self._in_memory == order.model else await self._swap(order.model)
+        loaded = self._loaded()
+        there = loaded is not None and loaded.serving.id == order.model
+        why = "" if there else await self._swap(order.model)
         self._order = None
         now_us = self._clock.monotonic_us()
         if why:
@@ -162,7 +169,7 @@ class SharedRuntime:
     async def _swap(self, model: ModelId) -> str:
         """Unload what is in memory, load `model`; return why that failed, or the empty text."""
         leaving = self._members.get(self._in_memory) if self._in_memory is not None else None
-        if leaving is not None:
+        if leaving is not None and leaving.serving.id != model:
             why = await leaving.life.stop()
             if why:
                 return f"model {leaving.serving.id} does not leave: {why}"

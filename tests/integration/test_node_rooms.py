@@ -36,7 +36,7 @@ from tests.support.local_nodes import (
     publish,
     signed,
 )
-from tests.support.odd_server import OddServer, answer, odd_server
+from tests.support.odd_server import Heard, OddServer, Reply, answer, odd_server
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.real
@@ -209,6 +209,20 @@ async def test_an_order_that_is_refused_is_a_failed_load():
         async with local_node([told_to(server, "a"), broken]) as local, client_of(local) as client:
             assert await ask(client, "b") == (503, "model_unavailable")
             assert "b failed: the order was answered 500" in story(local)
+            assert await ask(client, "a") == (200, "n1")
+
+
+async def test_a_server_that_does_not_unload_makes_the_load_fail_and_its_model_can_be_asked_for_again():
+    async def stubborn(heard: Heard, reply: Reply) -> None:
+        await answer(status=500 if heard.path == "/unload" else 200)(heard, reply)
+
+    async with odd_server(stubborn) as server:
+        urls = {"load_url": f"{server.url}/load", "unload_url": f"{server.url}/unload"}
+        two = [told_to(server, "a", **urls), told_to(server, "b", **urls)]
+        async with local_node(two) as local, client_of(local) as client:
+            # the third failure in a row comes after more than one look at the engine in memory
+            assert await ask(client, "b") == (503, "model_unavailable")
+            assert "b failed: model a does not leave: the order was answered 500" in story(local)
             assert await ask(client, "a") == (200, "n1")
 
 
