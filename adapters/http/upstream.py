@@ -122,6 +122,7 @@ class Upstream:
         A body in parts is not touched before the 100 either.
 
         The connection is never used again after a final status instead of the 100: the other side may still wait for a body.
+        Connecting may take half of `continue_s` at most, so that a way that is shut is told from a party that is slow.
 
         Raises:
             NotConnectedError: there was no connection.
@@ -141,8 +142,12 @@ class Upstream:
                 yield part
 
         framed = {**headers, "Content-Length": str(len(body) if isinstance(body, bytes) else body.size_bytes)}
+        connect_s = min(self._connect_s, continue_s / 2)
+        limit = aiohttp.ClientTimeout(total=None, sock_connect=connect_s, sock_read=self._timeout.sock_read)
         opening = asyncio.ensure_future(
-            self._open().post(url, data=on_continue(), headers=framed, expect100=True, allow_redirects=False)
+            self._open().post(
+                url, data=on_continue(), headers=framed, expect100=True, allow_redirects=False, timeout=limit
+            )
         )
         answer: Answer | None = None
         try:

@@ -1,14 +1,16 @@
 """Asking an upstream: what provably did not start, what may have, and that letting go cancels."""
 
 import asyncio
+import contextlib
 import functools
 import socket
+from collections.abc import Iterator
 
 import pytest
 
 from adapters.http.headers import scrub, to_client, to_engine
 from adapters.http.upstream import Upstream
-from domain.errors import MayHaveRunError, NotStartedError
+from domain.errors import MayHaveRunError, NotConnectedError, NotStartedError
 from tests.support.odd_server import Heard, Reply, odd_server, stream
 from tests.support.waiting import until
 
@@ -42,21 +44,34 @@ async def test_a_refused_connection_an_unknown_name_and_a_failed_handshake_did_n
         assert plain.heard == []
 
 
-async def test_a_connection_that_nobody_takes_did_not_start_and_is_given_up_in_time():
-    client = Upstream(connections=1, connect_s=0.3)
-    with socket.socket() as full:
+@contextlib.contextmanager
+def nobody_takes() -> Iterator[str]:
+    """Give a URL at which a connection neither opens nor fails, as behind a firewall that drops what it does not like."""
+    with socket.socket() as full, contextlib.ExitStack() as fillers:
         full.bind(("127.0.0.1", 0))
         full.listen(0)
-        address = full.getsockname()
-        fillers = [socket.socket() for _ in range(3)]
-        for filler in fillers:
+        for _ in range(3):
+            filler = fillers.enter_context(socket.socket())
             filler.setblocking(False)
-            filler.connect_ex(address)
+            filler.connect_ex(full.getsockname())
+        yield f"http://127.0.0.1:{full.getsockname()[1]}"
+
+
+async def test_a_connection_that_nobody_takes_did_not_start_and_is_given_up_in_time():
+    client = Upstream(connections=1, connect_s=0.3)
+    with nobody_takes() as url:
         async with asyncio.timeout(5):
             with pytest.raises(NotStartedError):
-                await client.post(f"http://127.0.0.1:{address[1]}/x", BODY, {})
-        for filler in fillers:
-            filler.close()
+                await client.post(f"{url}/x", BODY, {})
+    await client.close()
+
+
+async def test_where_no_connection_opens_in_the_time_that_a_100_may_take_nobody_was_reached_at_all():
+    client = Upstream(connections=1, connect_s=10)
+    with nobody_takes() as url:
+        async with asyncio.timeout(5):
+            with pytest.raises(NotConnectedError):
+                await client.post_when_asked(f"{url}/x", BODY, {}, asked_for=lambda: None, continue_s=0.6)
     await client.close()
 
 
