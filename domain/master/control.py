@@ -27,16 +27,16 @@ def fold_control(state: State, given: ControlInput) -> None:
             _remove(control, given.event)
         case SettingChanged(name=name, value=value):
             control.settings[name] = value
-            control.touched_all = True
+            _settings_changed(control)
         case SettingCleared(name=name):
             control.settings.pop(name, None)
-            control.touched_all = True
+            _settings_changed(control)
         case SettingStated(name=name, value=value):
             control.stated[name] = value
-            control.touched_all = True
+            _settings_changed(control)
         case SettingUnstated(name=name):
             control.stated.pop(name, None)
-            control.touched_all = True
+            _settings_changed(control)
         case NodeEnrolled(node=node, public_key=public_key, url=url):
             control.roster[node] = Enrolled(public_key, url)
             control.retiring.pop(node, None)
@@ -52,9 +52,15 @@ def fold_control(state: State, given: ControlInput) -> None:
 
 
 def setting(control: Control, name: str) -> int:
-    """Return what holds for a setting (bare name): the operator's override, else the file's value, else the default."""
-    value = _decided(control, name)
-    return SETTINGS[name].default if value is None else value
+    """Return what holds for a setting (bare name): the operator's override, else the file's value, else the default.
+
+    Kept beside the state until a setting changes: a plan asks for the same few for every link.
+    """
+    known: int | None = control.__dict__.get(name)
+    if known is None:
+        decided = _decided(control, name)
+        known = control.__dict__[name] = SETTINGS[name].default if decided is None else decided
+    return known
 
 
 def depth(control: Control, registered: int) -> int:
@@ -67,6 +73,11 @@ def _decided(control: Control, name: str) -> int | None:
     full = PREFIX + name
     value = control.settings.get(full)
     return control.stated.get(full) if value is None else value
+
+
+def _settings_changed(control: Control) -> None:
+    control.__dict__.clear()
+    control.touched_all = True
 
 
 def _add(control: Control, event: LinkAdded) -> None:

@@ -25,18 +25,12 @@ def words(state: State) -> Iterator[LinkPriced]:
 
 
 def _refitted(state: State) -> list[LinkId]:
-    """Return the links that are new or of which something was measured: through whichever are fewer, links or models."""
-    control, refit = state.control, state.refit
+    """Return the links that are new or of which something was measured."""
+    control = state.control
     links = {link for link in control.added if link in control.links}
-    if len(control.links) < len(refit):
-        for link, added in control.links.items():
-            ends = (owner_key(added.owner, added.owner_model), owner_key(added.helper, added.helper_model))
-            if ends[0] in refit or ends[1] in refit:
-                links.add(link)
-    else:
-        for key in refit:
-            links.update(control.by_owner.get(key, ()))
-            links.update(control.by_helper.get(key, ()))
+    for index in (control.by_owner, control.by_helper):
+        for key in index.keys() & state.refit.keys():
+            links.update(index[key])
     return sorted(links)
 
 

@@ -1,6 +1,7 @@
 """What things cost: time until a machine is free, time of one job there, and what opening a model switch wins or loses."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple
 
 import msgspec
@@ -35,7 +36,7 @@ def fit_rules(state: State, key: str) -> FitRules:
     node, model = split_key(key)
     known = state.nodes.get(node)
     info = known.models.get(model) if known is not None else None
-    return fits.rules_of(lambda name: setting(state.control, name), info.lane if info is not None else "text")
+    return fits.rules_of(partial(setting, state.control), info.lane if info is not None else "text")
 
 
 def load_us(state: State, key: str, window_us: int) -> int | None:

@@ -136,7 +136,7 @@ class Enrolled(msgspec.Struct, frozen=True):
     retired: bool = False
 
 
-class Control(msgspec.Struct):
+class Control(msgspec.Struct, dict=True):
     """What operators decided. Control events change nothing else, and facts do not change this: so the two commute."""
 
     links: dict[LinkId, LinkAdded] = {}
