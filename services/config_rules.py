@@ -138,9 +138,14 @@ def _split(url: str) -> SplitResult | None:
 
 def _url(key: str, value: str, schemes: tuple[str, ...]) -> Iterator[Problem]:
     parts = _split(value)
-    if parts is None or parts.scheme not in schemes or not parts.hostname or parts.username or parts.query:
+    if parts is None or parts.scheme not in schemes or not parts.hostname or "@" in parts.netloc or _ends_oddly(value):
         shape = " or ".join(f"{scheme}://host:port" for scheme in schemes)
-        yield Problem(key, f"must be {shape}, without user, password or query", value)
+        yield Problem(key, f"must be {shape}, without user, password, query or fragment", value)
+
+
+def _ends_oddly(url: str) -> bool:
+    """Tell whether a path that is put behind `url` would not be one."""
+    return "?" in url or "#" in url
 
 
 def _token(config: Config) -> Iterator[Problem]:

@@ -3,6 +3,7 @@
 A gateway or any node of the cluster may do it. It goes only where a grant that the master signed says.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Final
 
@@ -15,6 +16,7 @@ from adapters.http.upstream import CONTINUE_S, Answer, Parts, Upstream
 from domain.errors import MayHaveRunError, NotConnectedError, NotStartedError
 from domain.events import LeaseCleared
 from services import lend_head
+from services.config_rules import http_url
 from services.lend_check import LendCheck, Shown
 
 _CONNECTIONS: Final = 256
@@ -42,6 +44,10 @@ class Relay:
     ) -> None:
         """Relay in the name of `name`. `is_over`: whether this process knows better than the grant that its lease is over."""
         self._name, self._check, self._is_over, self._continue_s = name, check, is_over, continue_s
+        self.in_progress = 0
+        """How many lends are being passed on."""
+        self._idle = asyncio.Event()
+        self._idle.set()
         # how long a helper may be silent is the owner's business: when it hangs up, so does this
         self._upstream = Upstream(connections=_CONNECTIONS, connect_s=connect_s, keep_alive=False)
 
@@ -49,8 +55,22 @@ class Relay:
         """Close every connection."""
         await self._upstream.close()
 
+    async def drained(self) -> None:
+        """Return when nothing is being passed on."""
+        await self._idle.wait()
+
     async def serve(self, call: Call) -> web.StreamResponse:
         """Answer one lend with its helper's answer, or say why it could not be passed on: then it has not started."""
+        self.in_progress += 1
+        self._idle.clear()
+        try:
+            return await self._serve(call)
+        finally:
+            self.in_progress -= 1
+            if not self.in_progress:
+                self._idle.set()
+
+    async def _serve(self, call: Call) -> web.StreamResponse:
         try:
             shown = self._check.shown(call, lend_head.RELAY_PREFIX)
             self._require_live(shown)
@@ -69,6 +89,9 @@ class Relay:
         dead = isinstance(lease, LeaseCleared) or lease.slots <= 0 or shown.head.remaining_ms <= 0
         if dead or self._is_over(shown):
             raise ApiError("no_live_lease", f"lend of {shown.head.owner}: its lease is over")
+        # what a node says of itself the master signs unread: it must not choose the path of a post from here
+        if any(http_url("helper_url", lease.helper_url)):
+            raise ApiError("forward_failed", f"{self._name}: helper {shown.head.helper} has no sound URL")
 
     async def _ask(self, call: Call, shown: Shown) -> Answer | None:
         """Return the head of the helper's answer; None if it took the request and was lost.

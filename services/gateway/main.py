@@ -64,7 +64,7 @@ async def run(config: Config, ready: Callable[[str], None], stop: asyncio.Event)
                 await follower.caught_up(_CATCH_UP_S)
             ready(url)
             await stop.wait()
-            await _drain(server, forwarder, limits.drain_s)
+            await _drain(server, surface, limits.drain_s)
             for task in tasks:
                 task.cancel()
     finally:
@@ -91,12 +91,12 @@ async def _keep(catalogue: Catalogue, forwarder: Forwarder, bus: Bus) -> None:
         await asyncio.sleep(_SAVE_S)
 
 
-async def _drain(server: HttpServer, forwarder: Forwarder, timeout_s: float) -> None:
+async def _drain(server: HttpServer, surface: Surface, timeout_s: float) -> None:
     """Take no new connection, and let end what is being served."""
     await server.stop_listening()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
-            while forwarder.in_progress:  # noqa: ASYNC110  # a drain may look, it need not be told
+            while surface.in_progress:  # noqa: ASYNC110  # a drain may look, it need not be told
                 await asyncio.sleep(_LOOK_S)
 
 

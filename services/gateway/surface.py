@@ -15,6 +15,11 @@ class Surface:
         """Serve clients by `forwarder`, nodes by `relay`."""
         self._forwarder, self._relay = forwarder, relay
 
+    @property
+    def in_progress(self) -> int:
+        """Return how many requests are being served, of clients and of nodes."""
+        return self._forwarder.in_progress + self._relay.in_progress
+
     async def serve(self, call: Call) -> web.StreamResponse:
         """Answer one request.
 

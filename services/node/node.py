@@ -208,7 +208,7 @@ class Node:
         servings = [served.serving for served in self.models.values()]
         try:
             async with asyncio.timeout(timeout_s):
-                await asyncio.gather(*(serving.drain() for serving in servings))
+                await asyncio.gather(*(serving.drain() for serving in servings), self.relay.drained())
         except TimeoutError:
             for serving in servings:
                 serving.break_off()

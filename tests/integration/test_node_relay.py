@@ -27,7 +27,7 @@ from services.node.routes import Routes
 from services.relaying import Relay
 from tests.support.lending_pair import PATH, Pair, pair
 from tests.support.local_nodes import CHAT, LocalNode, grant_of, local_node, model_at, publish, signed
-from tests.support.odd_server import DONE, answer, event, odd_server, stream
+from tests.support.odd_server import DONE, Heard, Reply, answer, event, odd_server, stream
 from tests.support.waiting import until
 
 
@@ -278,6 +278,26 @@ async def test_the_relay_asks_for_the_body_only_when_the_helper_has_asked_for_it
         assert seen == ["100", "accepted", "body"]
 
 
+async def test_a_relay_that_drains_lets_end_what_it_passes_on():
+    free = asyncio.Event()
+
+    async def when_free(heard: Heard, reply: Reply) -> None:
+        await free.wait()
+        await answer()(heard, reply)
+
+    async with relayed() as (two, relay, _):
+        two.helping.script = when_free
+        asking = await two.held()
+        two.grant()
+        await two.helping.arrived()
+        draining = asyncio.ensure_future(relay.node.drain(10))
+        done, _ = await asyncio.wait({draining}, timeout=0.2)
+        assert not done
+        free.set()
+        assert (await asking).headers["leaseway-served-by"] == "n2"
+        assert await draining
+
+
 # -- what a relay does not pass on ------------------------------------------------------------------------------------------
 
 
@@ -332,6 +352,14 @@ async def test_a_relay_that_knows_of_the_leases_end_refuses_and_so_it_does_when_
         assert publish(signed(cleared, version=2), relay)
         assert await told(two, relay, signed(granted)) == (403, "no_live_lease")
         assert two.helping.heard == []
+
+
+@pytest.mark.parametrize("more", ["/v1?x=", "#", "@127.0.0.1:9", "/../x?"])
+async def test_a_relay_posts_to_no_other_path_than_a_nodes_whatever_a_helper_says_of_its_url(more: str):
+    async with odd_server() as inner, relayed() as (two, relay, _):
+        grant = signed(grant_of(two.link, two.owner, inner.url + more))
+        assert await told(two, relay, grant) == (502, "forward_failed")
+        assert inner.heard == []
 
 
 async def test_a_gateway_relays_too(tmp_path: Path):

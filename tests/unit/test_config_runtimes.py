@@ -80,7 +80,7 @@ def test_relays_are_asked_in_the_stated_order(tmp_path):
             model("a", **AT_URL, load_url='"ftp://h/x"'),
             (
                 "node.models[0].load_url: must be http://host:port or https://host:port, "
-                "without user, password or query, got 'ftp://h/x'"
+                "without user, password, query or fragment, got 'ftp://h/x'"
             ),
         ),
         (model("a", **AT_URL, load_body="'{}'"), "node.models[0].load_body: needs `load_url`, got '{}'"),
@@ -93,7 +93,7 @@ def test_relays_are_asked_in_the_stated_order(tmp_path):
             'relays = ["gateway:1"]\n',
             (
                 "node.relays[0]: must be http://host:port or https://host:port, "
-                "without user, password or query, got 'gateway:1'"
+                "without user, password, query or fragment, got 'gateway:1'"
             ),
         ),
     ],
