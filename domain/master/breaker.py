@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from domain.events import BreakerChanged, LinkAdded
-from domain.ids import ModelId, NodeId
+from domain.ids import NodeId
 from domain.master import slots
 from domain.master.links import links_to
-from domain.master.state import Breaker, State, owner_key, split_key, touch_lenders
+from domain.master.state import Breaker, Node, State, Traffic, owner_key, split_key, touch_lenders
 
 OPENED: Final = "opened"
 HALF_OPEN: Final = "half_open"
@@ -40,10 +40,7 @@ def failures_of(state: State, helper_key: str) -> tuple[int, int]:
     node = state.nodes.get(name)
     if node is None:
         return 0, 0
-    went = [state.traffic.get(slots.key_of(added)) for added in links_to(state, helper_key)]
-    known = [traffic for traffic in went if traffic is not None]
-    past_us = max([node.since_us, *(traffic.answered_us for traffic in known)])
-    counted = [traffic for traffic in known if traffic.failures and traffic.failed_us > past_us]
+    counted = _uncompleted(state, node, links_to(state, helper_key))
     said = node.borrowed.get(model)
     failures = max(sum(traffic.failures for traffic in counted), said.failures if said is not None else 0)
     times = [traffic.failed_us for traffic in counted]
@@ -52,16 +49,25 @@ def failures_of(state: State, helper_key: str) -> tuple[int, int]:
     return failures, max(times, default=0)
 
 
-def has_failed(state: State, name: NodeId, model: ModelId, links: list[LinkAdded]) -> bool:
-    """Tell whether a lend to the helper's model failed since the last that was answered, for any owner or for itself."""
-    said = state.nodes[name].borrowed.get(model)
-    if said is not None and said.failures:
+def _uncompleted(state: State, node: Node, links: list[LinkAdded]) -> list[Traffic]:
+    """Return the traffic that failed since the helper last began anew or answered any of its owners."""
+    went = [state.traffic.get(slots.key_of(added)) for added in links]
+    known = [traffic for traffic in went if traffic is not None]
+    past_us = max([node.since_us, *(traffic.answered_us for traffic in known)])
+    return [traffic for traffic in known if traffic.failures and traffic.failed_us > past_us]
+
+
+def has_failed(state: State, over: LinkAdded, links: list[LinkAdded]) -> bool:
+    """Tell whether a lend to the helper's model failed since the last that was answered: over this very link, or to anyone.
+
+    What it says itself counts too. `links`: all by which something may be lent there.
+    """
+    mine = state.traffic.get(slots.key_of(over))
+    if mine is not None and mine.failures:
         return True
-    for added in links:
-        traffic = state.traffic.get(slots.key_of(added))
-        if traffic is not None and traffic.failures:
-            return True
-    return False
+    node = state.nodes[over.helper]
+    said = node.borrowed.get(over.helper_model)
+    return (said is not None and said.failures > 0) or bool(_uncompleted(state, node, links))
 
 
 def is_open(state: State, helper_key: str) -> bool:

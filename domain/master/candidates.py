@@ -190,6 +190,4 @@ def may_be_lent(state: State, candidate: Candidate) -> int:
     """Return how many slots the helper may have at once whatever it would be worth: one after a failed lend."""
     if candidate.at is None:
         return 0
-    return (
-        1 if breaker.has_failed(state, candidate.at.name, candidate.at.model, candidate.at.links) else candidate.spare
-    )
+    return 1 if breaker.has_failed(state, candidate.added, candidate.at.links) else candidate.spare

@@ -215,6 +215,21 @@ def test_failures_of_two_owners_add_up_and_an_answer_to_either_is_a_completion()
     assert breakers(story.look()) == [("closed", 0, 0)]
 
 
+def test_the_failure_of_one_owner_halves_no_other_once_the_helper_has_answered():
+    other = link("c", "b")
+    story = Story("a", "b", "c", links=(ON, other))
+    sent(story, "req_a")
+    story.recorder.state("a", lend(CutOff, "req_a", ON, **LOST))
+    story.recorder.state("c", finished("req_fit_c", service_us=1_000_000))
+    for i in range(20):
+        story.recorder.state("c", held(f"req_c{i}"))
+    story.look()
+    assert verdict(story.look_again(), owner="c").slots == 1
+    answer(story, "req_c1", other)
+    story.recorder.state("c", finished("req_c1", helper="b"))
+    assert leases(story.look())[-1] == ("LeaseChanged", "b", 2)
+
+
 def test_a_process_that_begins_anew_begins_without_failures():
     story = Story()
     story.burst(20)
