@@ -53,6 +53,8 @@ class Decided(msgspec.Struct, frozen=True):
     decisions: list[Decision]
     n: int
     """Dirty owners covered."""
+    said: bool
+    """Nothing about nodes and links was left for the next commit."""
 
 
 def decide(state: State, head: Head, n: int | None = None) -> Decided:
@@ -70,6 +72,7 @@ def decide(state: State, head: Head, n: int | None = None) -> Decided:
         size += len(encode(decision))
         if size > NODE_BYTES_MAX:
             break
+    said = size <= NODE_BYTES_MAX
     taken = 0
     for key in dirty[: OWNERS_PER_COMMIT_MAX if n is None else n]:
         if n is None and size > DECISION_BYTES_MAX:
@@ -79,11 +82,11 @@ def decide(state: State, head: Head, n: int | None = None) -> Decided:
             decisions.append(decision)
             size += len(encode(decision)) if n is None else 0
         taken += 1
-    return Decided(decisions, taken)
+    return Decided(decisions, taken, said)
 
 
-def finish(state: State) -> None:
-    """End a commit: forget what is said and what needs no saying."""
+def finish(state: State, *, said: bool = False) -> None:
+    """End a commit: forget what is said and what needs no saying. `said`: see Decided; who only follows looks for himself."""
     state.touched = {key: state.touched[key] for key in dirty_owners(state)}
     state.silent = {name: us for name, us in state.silent.items() if _health(us) != state.nodes[name].health}
     for name in sorted(state.presuming):
@@ -95,10 +98,10 @@ def finish(state: State) -> None:
             del control.retiring[name]
             if name in state.nodes:
                 close_incarnation(state.nodes[name])
-    _finish_links(state)
+    _finish_links(state, said=said)
 
 
-def _finish_links(state: State) -> None:
+def _finish_links(state: State, *, said: bool) -> None:
     """Forget what was said about links, and all about those that are gone for good."""
     control = state.control
     for link in sorted(control.gone):
@@ -107,9 +110,10 @@ def _finish_links(state: State) -> None:
             del control.gone[link]
             state.hints.pop(link, None)
             traffic.forget(state, key)
+            said = False  # its failures held a breaker
     traffic.sweep(state)
     control.added = {}
-    if next(_of_links(state), None) is None:  # else some of it goes into the next commit
+    if said or next(_of_links(state), None) is None:  # else some of it goes into the next commit
         state.refit, state.failing = {}, {}
         timers.settle(state)
 

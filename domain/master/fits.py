@@ -138,7 +138,7 @@ class Fit(msgspec.Struct, dict=True):
         """
         known: Measured | None = self.__dict__.get("summed")
         if known is None:
-            known = self.__dict__["summed"] = _measure(tuple(self.works), tuple(self.services_us), tuple(self.logs))
+            known = self.__dict__["summed"] = _measure(self.works, self.services_us, self.logs)
         return known
 
     def learn_load(self, load_us: int, now_us: int) -> None:
@@ -162,7 +162,7 @@ class Fit(msgspec.Struct, dict=True):
         if not kept:
             return None
         rings = (self.works, self.services_us, self.logs)
-        return _measure(*(tuple(ring[place] for place in kept) for ring in rings))
+        return _measure_rest(*(tuple(ring[place] for place in kept) for ring in rings))
 
     def load_us(self, now_us: int, window_us: int) -> int | None:
         """Return the median of the loads in the window, or None without one."""
@@ -208,7 +208,11 @@ def _switched(own: Measured | None, theirs: Measured | None, rules: FitRules) ->
 
 
 @lru_cache(maxsize=1024)  # the same rest of a window is asked for until the next sample expires
-def _measure(works: tuple[int, ...], services_us: tuple[int, ...], logs: tuple[int, ...]) -> Measured:
+def _measure_rest(works: tuple[int, ...], services_us: tuple[int, ...], logs: tuple[int, ...]) -> Measured:
+    return _measure(works, services_us, logs)
+
+
+def _measure(works: Sequence[int], services_us: Sequence[int], logs: Sequence[int]) -> Measured:
     """Return what these samples say; there is at least one."""
     ordered = sorted(logs)
     low, high = _bounds(ordered)

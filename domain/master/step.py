@@ -73,7 +73,7 @@ def commit(
     `with_state`: carry the digest of the state after it. `digest`: seal it with this one, which is known to be right if the
     commit is.
     """
-    finish(state)
+    finish(state, said=decided.said)
     draft = Commit(
         version=position.version + 1,
         generation=position.generation,
