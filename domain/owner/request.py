@@ -54,9 +54,9 @@ class OwnRequest(msgspec.Struct, kw_only=True, eq=False):
     cut_us: int | None = None
     """When it is cut off, if its helper has not begun to answer by then."""
     answering: bool = False
+    """The helper's answer has begun."""
     heard_us: int = 0
     """When something of its answer last came from the helper."""
-    """The helper's answer has begun."""
     lease_events: int = 0
     """How many lease events its queue had taken when it arrived."""
     kept: dict[LinkId, KeptFor] | None = None

@@ -12,14 +12,15 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from domain.actions import Lend, Output
+from domain.actions import Lend, OrderKey, Output
 from domain.events import (
     BorrowAccepted,
+    LeaseCleared,
     LeaseStalled,
     Lent,
     LinkPriced,
 )
-from domain.ids import LeaseId, RequestId
+from domain.ids import LeaseId, LinkId, RequestId
 from domain.inputs import EngineResult, LendFailure, LendResult
 from domain.runtime import ModelRuntime
 from tests.property.runtime_world import LINKS, RETRY_US, WAIT_US, World
@@ -39,6 +40,8 @@ class RuntimeMachine(RuleBasedStateMachine):
         self.outputs: list[list[Output]] = []
         self.numbers = 0
         self.version = 0
+        self.answering: dict[str, Lend] = {}
+        self.early: dict[LinkId, tuple[Any, OrderKey, int | None]] = {}
         self.call("set_links", list(LINKS), [BACK_LINK])
         for link in LINKS:
             self.take_lease(link=link, slots=2, age_us=0, step=1, name="l1", clear=False, job_us=1, owner_job_us=0)
@@ -124,6 +127,7 @@ class RuntimeMachine(RuleBasedStateMachine):
             world.held_fold, world.engine_fold = {}, set()
         for link in set(world.leases) - owner_links:
             del world.leases[link]
+        self.no_longer_early(owner_links)
         world.restating = True
         self.call("set_links", sorted(owner_links), [BACK_LINK] if helps else [])
         world.restating = False
@@ -151,12 +155,27 @@ class RuntimeMachine(RuleBasedStateMachine):
         newest = self.world.newest.get(link)
         stale = link in world.owner_links and newest is not None and order <= newest
         if link in world.owner_links and not stale:
-            self.world.newest[link] = order
-            world.leases.pop(link, None)
-            if not clear and sent_us is not None and sent_us + TTL > world.now_us:
-                world.leases[link] = (event, order, sent_us + TTL)
+            self.believe(event, order, sent_us)
+        elif link not in world.owner_links and (link not in self.early or self.early[link][1] < order):
+            self.early[link] = (event, order, sent_us)
         outputs = self.call("take_lease", event, order, sent_us)
         assert outputs == [] or not stale
+
+    def believe(self, event: Any, order: OrderKey, sent_us: int | None) -> None:
+        """Note what the owner has to make of a lease event of one of its links that is news."""
+        world = self.world
+        world.newest[event.link] = order
+        world.leases.pop(event.link, None)
+        if not isinstance(event, LeaseCleared) and sent_us is not None and sent_us + TTL > world.now_us:
+            world.leases[event.link] = (event, order, sent_us + TTL)
+
+    def no_longer_early(self, owner_links: set[LinkId]) -> None:
+        """Note that what came before its link counts from now on, unless it is over or old."""
+        for link in sorted(owner_links & self.early.keys()):
+            event, order, sent_us = self.early.pop(link)
+            newest = self.world.newest.get(link)
+            if sent_us is not None and sent_us + TTL > self.world.now_us and (newest is None or order > newest):
+                self.believe(event, order, sent_us)
 
     @rule(link=st.sampled_from(LINKS), faster=st.booleans())
     def hint(self, link, faster):
@@ -173,7 +192,9 @@ class RuntimeMachine(RuleBasedStateMachine):
     def stall(self, link):
         self.version += 1
         self.call("take_word", word(LeaseStalled, link, quiet_us=1), ("00010000", self.version, 0))
-        assert link in set(LINKS) - self.world.owner_links or link not in self.world.lent_fold.values()
+        left = [request for request, over in self.world.lent_fold.items() if over == link]
+        known = link in self.world.owner_links
+        assert not known or all(self.world.lends[request] is self.answering.get(request) for request in left)
 
     # -- helpers
 
@@ -186,6 +207,8 @@ class RuntimeMachine(RuleBasedStateMachine):
     )
     def lend_outcome(self, data, kind):
         lend = self.world.lends[data.draw(st.sampled_from(sorted(self.world.lends)))]
+        if kind == "answering":
+            self.answering[lend.request] = lend
         args: dict[str, tuple[str, tuple[Any, ...]]] = {
             "accepted": ("lend_accepted", ()),
             "answering": ("lend_answering", ()),
