@@ -1,7 +1,7 @@
 """Model ids rewritten on the way: public to local in a request, local to public in an answer, and no other byte touched."""
 
 import re
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -22,16 +22,20 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     tokens_out: int = 0
 
 
+# what no engine can mean is no statement: it would be learnt from, and stored
+_Tokens = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+
+
 class _Counts(msgspec.Struct, frozen=True, kw_only=True):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
+    prompt_tokens: _Tokens | None = None
+    completion_tokens: _Tokens | None = None
 
 
 class _Timings(msgspec.Struct, frozen=True, kw_only=True):
-    prompt_n: int | None = None
+    prompt_n: _Tokens | None = None
     """Without what was in the cache: alone it says little of the prompt's size."""
-    cache_n: int | None = None
-    predicted_n: int | None = None
+    cache_n: _Tokens | None = None
+    predicted_n: _Tokens | None = None
 
     @property
     def tokens_in(self) -> int:

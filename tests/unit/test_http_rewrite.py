@@ -131,6 +131,12 @@ def test_tokens_are_taken_from_usage_or_from_llama_cpps_timings():
     assert usage_in(b'{"text":"\\"usage\\""}') is None
 
 
+@pytest.mark.parametrize("tokens", [-1, 1 << 31, 10**30])
+def test_tokens_that_no_engine_can_mean_are_not_stated(tokens: int):
+    assert usage_in(b'{"usage":{"prompt_tokens":%d,"completion_tokens":4}}' % tokens) is None
+    assert usage_in(b'{"timings":{"prompt_n":1,"cache_n":1,"predicted_n":%d}}' % tokens) is None
+
+
 def test_a_prompt_of_which_a_cached_part_may_be_left_out_is_not_counted():
     assert usage_in(b'{"timings":{"prompt_n":1,"predicted_n":6}}') == Usage(tokens_in=0, tokens_out=6)
 
