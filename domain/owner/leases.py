@@ -141,15 +141,15 @@ class LeaseBook:
         return [one for one in early if one[2] is not None and one[2] + one[0].ttl_us > now_us]
 
     def take_word(self, word: LinkWord, order: OrderKey) -> bool:
-        """Take another word on a link; tell whether it is one of ours and news."""
-        if word.link not in self.links:
+        """Take another word on a link; tell whether it is one of ours, or was while something is out over it, and news."""
+        if word.link not in self.links and not self.out(word.link):
             return False
         track = self.track(word.link)
         if track.word is not None and order <= track.word:
             return False
         track.word = order
         if isinstance(word, LinkPriced):
-            track.faster = word.faster
+            track.faster = word.faster and word.link in self.links
         return True
 
     def expire(self, now_us: int) -> list[LeaseUpdated]:

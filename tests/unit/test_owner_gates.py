@@ -111,6 +111,14 @@ def test_a_stall_on_a_link_that_is_not_ours_changes_nothing():
     assert made.take_word(word(LeaseStalled, "eeee", quiet_us=1), order(5), 4) == []
 
 
+def test_a_stall_gives_back_what_is_out_over_a_link_that_was_removed_meanwhile():
+    made, _ = lending(lease(slots=1, probe=True), held=1)
+    made.set_links((), (), 1)
+    outputs = made.take_word(word(LeaseStalled, quiet_us=180 * SECOND), order(5), 200 * SECOND)
+    assert [(fact.request, fact.reason) for fact in facts(outputs, CutOff)] == [(rid(3), "stalled")]
+    assert made.counts().lent == 0
+
+
 # -- gates
 
 
