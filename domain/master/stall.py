@@ -23,7 +23,7 @@ def words(state: State, at_us: int) -> Iterator[LeaseChecked | LeaseStalled]:
         added = _link(state, key)
         if added is None:
             continue
-        asked = bool(traffic.checked_us) or _is_away(state, key)
+        asked = (bool(traffic.checked_us) and not traffic.stalled) or _is_away(state, key)
         kind: type[LeaseChecked | LeaseStalled] = LeaseStalled if asked else LeaseChecked
         yield kind(
             link=added.link,
@@ -45,20 +45,29 @@ def next_due_us(state: State) -> Iterator[int]:
 
 
 def _due_us(state: State, key: str, traffic: Traffic) -> int | None:
-    """Return when the next word about a link is due; None if nothing is out for its owner, or all is said.
+    """Return when the next word about a link is due; None if nothing is out for its owner, or nobody would hear it.
 
     A helper that falls silent is not asked while it may be back in a moment; one that is offline is not asked at all, and has
-    stalled when it would have been.
+    stalled when it would have been. After a stall the owner keeps only what is being answered, and that may stop later: it
+    all begins anew.
     """
-    if traffic.stalled or not any(use.lent > use.lent_closed for use in state.uses[key].values()):
+    if not any(use.lent > use.lent_closed for use in state.uses[key].values()):
         return None
-    helper = state.nodes.get(slots.sides(key)[1])
+    owner, helper, _ = slots.sides(key)
     patience_us = setting(state.control, "offload_lent_stall_timeout")
-    if helper is not None and helper.silent_us:
-        return traffic.changed_us + patience_us if _is_away(state, key) else None
-    if traffic.checked_us:
+    away = _is_away(state, key)
+    if _is_silent(state, helper) and not away:
+        return None
+    if traffic.stalled:
+        return None if _is_silent(state, owner) else traffic.checked_us + patience_us
+    if traffic.checked_us and not away:
         return traffic.checked_us + ANSWER_US
     return traffic.changed_us + patience_us
+
+
+def _is_silent(state: State, name: NodeId) -> bool:
+    node = state.nodes.get(name)
+    return node is not None and bool(node.silent_us)
 
 
 def _is_away(state: State, key: str) -> bool:
@@ -84,7 +93,5 @@ def evolve(state: State, decision: LeaseChecked | LeaseStalled) -> None:
     traffic = state.traffic.get(slots.use_key(decision.link, decision.owner, decision.helper))
     if traffic is None:
         return
-    if isinstance(decision, LeaseStalled):
-        traffic.stalled = True
-    else:
-        traffic.checked_us = max(1, state.now_us)
+    traffic.stalled = isinstance(decision, LeaseStalled)
+    traffic.checked_us = max(1, state.now_us)

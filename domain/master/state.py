@@ -66,9 +66,9 @@ class Traffic(msgspec.Struct):
     changed_us: int = 0
     """Domain time of the last change in what is out: lent, accepted, started, still running, closed."""
     checked_us: int = 0
-    """Domain time of the question what the helper still runs, as decided; 0 if nothing was asked since the last change."""
+    """Domain time of the last word on a stall, as decided; 0 if nothing was said since the last change."""
     stalled: bool = False
-    """The owner was told to take back what is out; nothing has changed since."""
+    """That word told the owner to take back what is out; else it asked the helper what it still runs."""
     failures: int = 0
     """Failed lends since the last that was answered over this link."""
     failed_us: int = 0

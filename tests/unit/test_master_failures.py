@@ -307,13 +307,32 @@ def test_the_first_alarm_after_three_minutes_without_a_word_is_enough_to_ask():
     assert [type(word) for word in words(story.ring())] == [LeaseChecked]
 
 
-def test_one_that_does_not_answer_in_ten_seconds_has_stalled_and_it_is_said_once():
+def test_one_that_does_not_answer_in_ten_seconds_has_stalled_and_is_asked_again_after_three_more_minutes():
     story = stalled()
     until_checked(story)
     at_us = story.master.state.now_us
     (said,) = words(story.ring())
     assert isinstance(said, LeaseStalled)
     assert story.master.state.now_us - at_us == 10_000_000
+    until_checked(story)  # what was being answered stays out, and may have stopped since
+    assert story.master.state.now_us - at_us == 190_000_000
+
+
+def test_what_an_offline_helper_goes_on_to_answer_has_stalled_again_when_nothing_changes():
+    story = stalled()
+    story.recorder.observe(1, HeartbeatMissed(node=NodeId("b"), silent_us=10_000_000))
+    story.look()
+    rung = [(story.master.state.now_us, word) for _ in range(30) for word in words(story.ring())]
+    assert {type(word) for _, word in rung} == {LeaseStalled}
+    assert rung[1][0] - rung[0][0] == 180_000_000
+
+
+def test_an_owner_that_is_silent_is_not_told_again_of_a_stall():
+    story = stalled()
+    until_checked(story)
+    assert [type(word) for word in words(story.ring())] == [LeaseStalled]
+    story.recorder.observe(1, HeartbeatMissed(node=NodeId("a"), silent_us=3_000_000))
+    assert words(story.look()) == []
     assert next_due_us(story.master.state) is None
 
 
