@@ -8,7 +8,7 @@ from domain.catalogue.eligibility import LinkCandidate, candidates
 from domain.errors import BadLinkError
 from domain.ids import ModelId, NodeId, link_id
 from services.cli.links import end
-from services.cli.reach import Here, here, master_state
+from services.cli.reach import Here, here, sure_state
 from services.cli.served import UNKNOWN_WEIGHTS, catalogue_of, label
 from services.cli.show import Output, Row, note
 from services.lifecycle import EXIT_OK
@@ -30,7 +30,7 @@ async def _candidates(place: Here, owner: NodeId, model: ModelId, out: Output) -
     if model not in catalogue.get(owner, {}):
         served = ", ".join(f"{node}/{name}" for node in sorted(catalogue) for name in sorted(catalogue[node])[:8])
         raise BadLinkError(f"owner {owner}/{model[:80]}: nobody serves it; served are {served[:400] or 'none'}")
-    linked = {link["link"] for link in (await master_state(place))["links"]}
+    linked = {link["link"] for link in (await sure_state(place))["links"]}
     rows = [_row(owner, model, candidate, linked) for candidate in candidates(owner, model, catalogue)]
     none = "no other node serves anything"
     out.rows(f"Models that could help {owner}/{model}", rows, _COLUMNS, none=none)

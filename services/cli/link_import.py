@@ -60,7 +60,7 @@ def read_groups(path: Path) -> Groups:
         raise BadConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except msgspec.ValidationError as error:
         raise BadConfigError(f"{path}: is no file of groups: {error}") from None
-    except (tomllib.TOMLDecodeError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadConfigError(f"{path}: is not {'JSON' if path.suffix == '.json' else 'TOML'}: {error}") from None
 
 

@@ -11,7 +11,7 @@ from domain.errors import BadLinkError, UnreachableError
 from domain.events.control import LinkAdded
 from domain.ids import ModelId, NodeId, model_id, node_id
 from services.cli.desk import desk_of
-from services.cli.reach import Here, here, master_state
+from services.cli.reach import Here, here, sure_state
 from services.cli.served import UNKNOWN_WEIGHTS, catalogue_if_known, label
 from services.cli.show import Output, Row, note
 from services.lifecycle import EXIT_OK
@@ -88,7 +88,7 @@ def _list(place: Here, out: Output) -> None:
     """Print the links from the master, or else from NATS, where they are kept."""
     rows: list[Row]
     try:
-        rows = asyncio.run(master_state(place))["links"]
+        rows = asyncio.run(sure_state(place))["links"]
     except UnreachableError as error:
         note(f"{error}\nread from NATS instead, where links are kept")
         with desk_of(place) as desk:

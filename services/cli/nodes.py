@@ -6,7 +6,7 @@ from typing import Any
 
 from domain.errors import UnreachableError
 from services.cli.history import bus_of, registered
-from services.cli.reach import Here, here, master_state
+from services.cli.reach import Here, here, sure_state
 from services.cli.show import Output, Row, note
 from services.lifecycle import EXIT_OK
 
@@ -25,7 +25,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 async def _nodes(place: Here, out: Output) -> None:
     try:
-        state = await master_state(place)
+        state = await sure_state(place)
     except UnreachableError as error:
         note(
             f"{error}\nread from NATS instead: what each node said when it registered; queues and health are not known"

@@ -99,3 +99,15 @@ async def master_state(place: Here) -> dict[str, Any]:
     """Return the master's folded state."""
     state: dict[str, Any] = await get(place, "master", place.endpoints.master, "/admin/v1/state")
     return state
+
+
+async def sure_state(place: Here) -> dict[str, Any]:
+    """Return the master's folded state, if the master is sure of it.
+
+    Raises:
+        UnreachableError: the master does not answer, or is in safe mode: then it may have folded a part, or nothing.
+    """
+    state = await master_state(place)
+    if state["safe_mode"]:
+        raise UnreachableError(f"master {place.endpoints.master}: is in safe mode ({state['doubt']})")
+    return state

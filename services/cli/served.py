@@ -8,7 +8,7 @@ from domain.catalogue.eligibility import Catalogue, Weights
 from domain.errors import UnreachableError
 from domain.events.status import ModelInfo
 from domain.ids import ModelId, NodeId
-from services.cli.reach import Here, master_state
+from services.cli.reach import Here, sure_state
 from services.cli.show import note
 
 UNKNOWN_WEIGHTS: Final = (
@@ -26,9 +26,9 @@ async def catalogue_of(place: Here) -> Catalogue:
     """Return what every node serves.
 
     Raises:
-        UnreachableError: the master does not answer.
+        UnreachableError: the master does not answer, or is not sure.
     """
-    state = await master_state(place)
+    state = await sure_state(place)
     return {NodeId(node["node"]): dict(map(_model, node["models"])) for node in state["nodes"]}
 
 

@@ -1,11 +1,16 @@
 """The commands that change what operators decided: what they refuse before they ask anybody."""
 
+import http.server
+import json
+import threading
+
 import pytest
 
 from services.cli.link_import import read_groups
 from services.cli.main import main
 from services.cli.parser import build_parser
 from services.cli.settings import changes_of
+from services.data_directory import Endpoints, make_data, write_endpoints
 
 TOML = (
     '[[groups]]\nname = "chat"\nmembers = [{ node = "a", model = "m" }, { node = "b", model = "m", restore = true }]\n'
@@ -68,6 +73,8 @@ def test_groups_are_read_as_toml_or_json(tmp_path, name, text):
         ("groups.toml", b"\xff\xfe", "is not TOML"),
         ("groups.toml", "[groups]\n", "is no file of groups: "),
         ("groups.toml", TOML.replace("restore", "restores"), "is no file of groups: .*restores"),
+        ("groups.json", "[" * 5000, "is not JSON"),
+        ("groups.toml", "a=" + "[" * 5000, "is not TOML"),
         ("groups.toml", "#" * (1 << 20) + "\n", "must have at most 1048576 bytes"),
     ],
 )
@@ -87,3 +94,37 @@ def test_what_is_no_file_of_groups_is_refused_with_its_name(capsys, tmp_path, na
 def test_an_import_does_nothing_but_what_its_flags_say():
     parsed = build_parser().parse_args(["links", "import", "groups.toml"])
     assert (parsed.dry_run, parsed.skip_ineligible, parsed.different_weights) == (False, False, False)
+
+
+@pytest.fixture
+def unsure_master():
+    """Give the URL of one who answers as a master that could not fold its history."""
+
+    class Answer(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            body = json.dumps({"safe_mode": True, "doubt": "ledger: of another policy", "links": [], "nodes": []})
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def log_message(self, *_: object):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("words", [["links", "list"], ["nodes"], ["links", "candidates", "a/m"]])
+def test_what_a_master_in_safe_mode_has_not_folded_is_not_told_as_nothing(capsys, tmp_path, unsure_master, words):
+    data = tmp_path / "data"
+    make_data(data)
+    write_endpoints(data, Endpoints(master=unsure_master, nats="nats://127.0.0.1:9"))
+    code = main([*words, "--data", str(data)])
+    out, err = capsys.readouterr()
+    assert code != 0
+    assert out == ""
+    assert "is in safe mode (ledger: of another policy)" in err
