@@ -18,7 +18,7 @@ from tests.support.history import CLUSTER, SECRET
 END = {
     "random": "45ab9a9b687611335d36e4f37efc552a",
     "realistic": "8b50f6914e74297bd80bb15716e0af39",
-    "rules": "6ea1392a7c399e0ee5359aa53b074ce0",
+    "rules": "a651bab2ca78589037a49646471f049e",
     "switch": "009b1bbcb09abfec7a9f39e9a4588cc5",
 }
 """Digest of the state at the end, its layout included."""
