@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 from collections.abc import AsyncIterator
 
 import aiohttp
@@ -13,6 +14,7 @@ import pytest
 from adapters.nats.enrolment import key_path
 from domain.control.settings import PREFIX
 from domain.events import (
+    BorrowStarted,
     CutOff,
     Event,
     Finished,
@@ -48,8 +50,10 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.sta
 
 
 @contextlib.asynccontextmanager
-async def node(server: ServerUnderTest, name: str, engine: OddServer, public_url: str = "") -> AsyncIterator[str]:
-    """Run a node of depth 1 as a process of its own; give its URL."""
+async def node(
+    server: ServerUnderTest, name: str, engine: OddServer, public_url: str = ""
+) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
+    """Run a node of depth 1 as a process of its own; give its URL, and the process."""
     config = server.data.parent / f"{name}.toml"
     key = key_path(server.data, name)
     config.write_text(
@@ -68,7 +72,7 @@ async def node(server: ServerUnderTest, name: str, engine: OddServer, public_url
     try:
         assert process.stdout is not None
         line = await asyncio.wait_for(process.stdout.readline(), 30)
-        yield json.loads(line)["url"]
+        yield json.loads(line)["url"], process
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
@@ -82,6 +86,7 @@ class Two(msgspec.Struct, kw_only=True):
     engine: OddServer
     """The owner's; it answers once `free` is set."""
     helping: OddServer
+    helper: asyncio.subprocess.Process
     client: aiohttp.ClientSession
     first: "asyncio.Future[tuple[int, str]]"
     """The answer to the request in the owner's engine."""
@@ -130,13 +135,14 @@ async def two(server: ServerUnderTest, *, helper_url: str = "", **settings: int)
         ]
         changed = [SettingChanged(name=PREFIX + name, value=value) for name, value in settings.items()]
         await cluster.decree(*members, *changed, ON)
-        url = await stack.enter_async_context(node(server, "n1", engine))
-        await stack.enter_async_context(node(server, "n2", helping, helper_url))
+        url, _ = await stack.enter_async_context(node(server, "n1", engine))
+        _, helper = await stack.enter_async_context(node(server, "n2", helping, helper_url))
         client = await stack.enter_async_context(aiohttp.ClientSession(url))
         made = Two(
             cluster=cluster,
             engine=engine,
             helping=helping,
+            helper=helper,
             client=client,
             first=asyncio.get_running_loop().create_future(),
             free=free,
@@ -229,6 +235,34 @@ async def test_what_got_lost_on_its_way_to_a_helper_that_lives_is_asked_for_take
         assert await asking == (200, "n1")
         assert await running.first == (200, "n1")
         assert (len(running.helping.heard), len(running.engine.heard)) == (0, 2)
+        ends = await until("both ends", lambda: two_ends(running))
+        assert len({fact.request for fact in ends}) == 2
+
+
+async def test_what_a_frozen_helper_holds_is_taken_back_without_a_question_and_answered_once_by_its_owner(
+    nats_server: ServerUnderTest,
+):
+    async with two(nats_server, offload_probe_idle=0, offload_lent_stall_timeout=10_000_000) as running:
+        running.helping.script = running.helping.hang()
+        asking = asyncio.ensure_future(running.ask())
+        await running.helping.arrived()
+        await running.said("n2", BorrowStarted)
+        began_s = asyncio.get_running_loop().time()
+        running.helper.send_signal(signal.SIGSTOP)
+        (stalled,) = await running.cluster.decisions(LeaseStalled, timeout_s=30)
+        assert isinstance(stalled, LeaseStalled)
+        assert stalled.quiet_us >= 10_000_000
+        decided = [each for made in await running.cluster.commits() for each in made.decisions]
+        assert not any(isinstance(each, LeaseChecked) for each in decided), "who is offline hears no question"
+        (cut,) = await running.said("n1", CutOff)
+        assert isinstance(cut, CutOff)
+        assert cut.reason == "stalled"
+        assert asyncio.get_running_loop().time() - began_s < 30
+        assert not asking.done()
+        running.free.set()
+        assert await asking == (200, "n1")
+        assert await running.first == (200, "n1")
+        assert (len(running.helping.heard), len(running.engine.heard)) == (1, 2)
         ends = await until("both ends", lambda: two_ends(running))
         assert len({fact.request for fact in ends}) == 2
 
