@@ -152,7 +152,7 @@ def _collect(state: State, at: Place, model: ModelId, inside: list[_Inside], com
     for added in at.links if model == at.model else links_to(state, key):
         uses = state.uses.get(slots.key_of(added))
         for request, use in sorted(uses.items()) if uses else ():
-            if not slots.is_open(use):
+            if not slots.is_open(use, state.now_us):
                 continue
             if use.started_us:
                 inside.append(_Inside(use.started_us, request, use.work, model))

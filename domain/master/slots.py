@@ -2,15 +2,24 @@
 
 Owner and helper state their facts independently, so their order in the stream says nothing: the helper's `accepted` may be
 stored after the owner's `answered`. Each side's openings and closings are therefore counted apart, and a slot is open while
-the most openings that a side stated exceed the most closings that a side stated.
+the most openings that a side stated exceed the most closings that a side stated; but for a minute at most if the helper never
+speaks of it.
 
 The key of a link's uses holds the two nodes that spoke, so a node that states facts about a link of others only ever fills
 a key that nobody looks up, and only as many as one node may.
 """
 
+from typing import Final
+
 from domain.events import LinkAdded
 from domain.ids import LinkId, NodeId, RequestId
 from domain.master.state import USES_PER_NODE_MAX, WORK_MAX, SlotUse, State
+
+ON_ITS_WAY_US: Final = 60_000_000
+"""A helper takes or refuses what is sent to it in seconds: what it has not spoken of for so long never reached it.
+
+Its owner may have ended in between, and never say so.
+"""
 
 
 def use_key(link: LinkId, owner: NodeId, helper: NodeId) -> str:
@@ -30,21 +39,23 @@ def key_of(added: LinkAdded) -> str:
     return use_key(added.link, added.owner, added.helper)
 
 
-def is_open(use: SlotUse) -> bool:
-    """Tell whether the request occupies a slot of its link now."""
-    return max(use.lent, use.accepted) > max(use.lent_closed, use.accepted_closed)
+def is_open(use: SlotUse, now_us: int) -> bool:
+    """Tell whether the request occupies a slot of its link now: it is there, or may still be on its way."""
+    if max(use.lent, use.accepted) <= max(use.lent_closed, use.accepted_closed):
+        return False
+    return use.accepted > 0 or now_us < use.opened_us + ON_ITS_WAY_US
 
 
 def count_open(state: State, key: str) -> int:
     """Return how many requests are out over a link."""
     uses = state.uses.get(key)
-    return sum(is_open(use) for use in uses.values()) if uses else 0
+    return sum(is_open(use, state.now_us) for use in uses.values()) if uses else 0
 
 
 def is_on_its_way(state: State, key: str) -> bool:
     """Tell whether something is lent over a link that the helper has not accepted yet."""
     uses = state.uses.get(key)
-    return any(is_open(use) and not use.accepted for use in uses.values()) if uses else False
+    return any(is_open(use, state.now_us) and not use.accepted for use in uses.values()) if uses else False
 
 
 def lent(state: State, key: str, request: RequestId, work: int, by: NodeId) -> bool:

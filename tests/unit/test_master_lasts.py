@@ -205,6 +205,19 @@ def test_a_request_cancelled_while_it_is_lent_leaves_no_slot_behind():
     assert (story.master.state.uses, story.master.state.nodes[A].uses) == ({}, 0)
 
 
+def test_what_an_owner_lent_that_the_helper_never_spoke_of_keeps_no_other_out_for_longer_than_a_minute():
+    story = Story("a", "b", "c", links=(ON, link("c", "b")))
+    story.recorder.state("c", finished("req_fit_c"))
+    for request in ("req_1", "req_2"):
+        story.recorder.state("a", lend(Lent, request, ON, work=64_000_000, out=1, waited_us=1))
+    for i in range(10):
+        story.recorder.state("c", held(f"req_c{i}"))
+    assert verdict(story.look(), owner="c").code == "helper_claimed"
+    story.wait(60_000_000)
+    story.recorder.state("c", held("req_c10"))
+    assert verdict(story.look(), owner="c").outcome == "granted"
+
+
 def test_what_a_retired_owner_had_lent_leaves_no_slot_behind():
     story = two_owners()
     for request in ("req_2", "req_3"):
