@@ -36,16 +36,20 @@ class EngineProcess(msgspec.Struct, frozen=True, kw_only=True):
         return await self.process.wait()
 
     async def stop(self) -> None:
-        """End it: SIGTERM, and after a while SIGKILL. Nothing happens if it has ended."""
-        for number, wait_s in ((signal.SIGTERM, _TERMINATE_S), (signal.SIGKILL, None)):
-            if self.process.returncode is not None:
-                return
-            with contextlib.suppress(ProcessLookupError):
-                # its own process group: what it has started ends too
-                os.killpg(self.process.pid, number)
+        """End it: SIGTERM, and after a while SIGKILL; and at once what it has left behind, also if it has ended by itself."""
+        if self.process.returncode is None:
+            self._signal(signal.SIGTERM)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
+                async with asyncio.timeout(_TERMINATE_S):
                     await self.process.wait()
+        # a worker that outlives its launcher would hold memory and port for nobody
+        self._signal(signal.SIGKILL)
+        await self.process.wait()
+
+    def _signal(self, number: signal.Signals) -> None:
+        """Signal its process group: what it has started ends too. Nothing happens if nobody of it is left."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, number)
 
 
 async def start(command: Sequence[str], *, port: int = 0) -> EngineProcess:

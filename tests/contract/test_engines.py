@@ -6,6 +6,7 @@ import json
 import signal
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -292,6 +293,22 @@ async def test_cancelling_a_request_that_waits_inside_the_engine_leaves_the_runn
         assert text.endswith(b"data: [DONE]\n\n")
         assert text.count(b"\n\n") >= 300
     await client.close()
+
+
+@pytest.mark.parametrize(
+    "launcher", ["sleep 60 & echo $! >{file}; exit 3", "(trap '' TERM; sleep 60) & echo $! >{file}; wait"]
+)
+async def test_what_an_engine_has_started_does_not_outlive_it_whether_it_ends_by_itself_or_is_told_to(
+    tmp_path: Path, launcher: str
+):
+    file = tmp_path / "worker"
+    child = await process.start(("sh", "-c", launcher.format(file=file)))
+    worker = int(await until("a worker", lambda: file.exists() and file.read_text().strip()))
+    if "exit" in launcher:
+        assert await child.ended() == 3
+    assert command_of(worker)
+    await child.stop()
+    await until("the worker to be gone", lambda: not command_of(worker))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child that its parent is gone")
