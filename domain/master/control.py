@@ -1,5 +1,7 @@
 """Control events into `State.control`, and into nothing else (see domain.master.fold on why)."""
 
+from functools import partial
+
 from domain.control.settings import PREFIX, SETTINGS
 from domain.events import (
     LinkAdded,
@@ -12,6 +14,7 @@ from domain.events import (
     SettingUnstated,
 )
 from domain.ids import LinkId
+from domain.master.fits import FitRules, rules_of
 from domain.master.inputs import ControlInput
 from domain.master.state import Control, Enrolled, State, owner_key
 
@@ -60,6 +63,14 @@ def setting(control: Control, name: str) -> int:
     if known is None:
         decided = _decided(control, name)
         known = control.__dict__[name] = SETTINGS[name].default if decided is None else decided
+    return known
+
+
+def lane_rules(control: Control, lane: str) -> FitRules:
+    """Return the rules that prices of a lane's models follow, kept as a setting is."""
+    known: FitRules | None = control.__dict__.get(f"rules of {lane}")
+    if known is None:
+        known = control.__dict__[f"rules of {lane}"] = rules_of(partial(setting, control), lane)
     return known
 
 

@@ -1,7 +1,6 @@
 """What things cost: time until a machine is free, time of one job there, and what opening a model switch wins or loses."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Final, NamedTuple
 
 import msgspec
@@ -9,8 +8,8 @@ import msgspec
 from domain import fixed
 from domain.events import LinkAdded
 from domain.ids import ModelId, NodeId, RequestId
-from domain.master import breaker, fits, rooms, slots
-from domain.master.control import setting
+from domain.master import breaker, rooms, slots
+from domain.master.control import lane_rules
 from domain.master.fits import FitRules, cost_us, unit_q64
 from domain.master.leases import is_live
 from domain.master.links import links_to
@@ -36,7 +35,7 @@ def fit_rules(state: State, key: str) -> FitRules:
     node, model = split_key(key)
     known = state.nodes.get(node)
     info = known.models.get(model) if known is not None else None
-    return fits.rules_of(partial(setting, state.control), info.lane if info is not None else "text")
+    return lane_rules(state.control, info.lane if info is not None else "text")
 
 
 def load_us(state: State, key: str, window_us: int) -> int | None:
