@@ -246,7 +246,11 @@ def taken_by_others(state: State, lease: LeaseGranted | LeaseChanged, *, sibling
     for on, added in known.items():
         if on != lease.link and added.helper == lease.helper and added.helper_model in models:
             uses = state.uses.get(slots.key_of(added), {})
-            out = sum(max(u.lent, u.accepted) > max(u.lent_closed, u.accepted_closed) for u in uses.values())
+            out = sum(
+                max(u.lent, u.accepted) > max(u.lent_closed, u.accepted_closed)
+                and (u.accepted > 0 or state.now_us - u.opened_us < 60_000_000)  # else it never came there
+                for u in uses.values()
+            )
             other = state.leases.get(on)
             total += max(out, other.event.slots if other is not None and is_live(state, other) else 0)
     return total
