@@ -138,7 +138,8 @@ class ModelServing:
 
         `close` an accepted one when its handler ends.
         """
-        if offer.request in self._tickets:
+        # an id names one mailbox among all models of the runtime: what is meant for one request must not reach another
+        if self._ticket(offer.request) is not None:
             return Ticket(offer.request), RefuseBorrow(request=offer.request, status=409, code="offload_duplicate")
         ticket = self._tickets[offer.request] = Ticket(offer.request)
         self.do(self._runtime.borrow(offer, self._now()))

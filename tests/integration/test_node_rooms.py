@@ -10,6 +10,7 @@ import aiohttp
 import msgspec
 import pytest
 
+from domain.actions import AcceptBorrow, Dispatch, RefuseBorrow
 from domain.events import (
     BorrowReturned,
     Loaded,
@@ -20,7 +21,8 @@ from domain.events import (
     SettingChanged,
     Unloaded,
 )
-from domain.ids import ModelId
+from domain.ids import LeaseId, LinkId, ModelId, NodeId, RequestId
+from domain.inputs import BorrowOffer
 from services.config import NodeModel
 from tests.support.engines import engine_command
 from tests.support.family import children
@@ -299,6 +301,31 @@ async def test_a_helper_loads_the_linked_model_serves_and_loads_its_own_back_whe
         ]
         (loaded,) = [f for f in two.helper.facts if isinstance(f, Loaded) and f.cause == "borrowed"]
         assert loaded.displaced == "own"
+
+
+async def test_a_request_that_is_at_one_model_of_a_runtime_is_not_taken_at_another_under_its_id():
+    async with odd_server() as server, local_node([told_to(server, "a"), told_to(server, "b")]) as local:
+        request = RequestId(f"req_{7:032x}")
+        offer = BorrowOffer(
+            request=request,
+            owner=NodeId("n9"),
+            link=LinkId("0" * 16),
+            lease=LeaseId("0001beef-1-0"),
+            work=1,
+            slots=2,
+            remaining_us=1_000_000,
+            lease_live=True,
+            may_load=True,
+        )
+        a, b = (local.node.models[ModelId(name)].serving for name in ("a", "b"))
+        mailbox, first = a.borrow(offer)
+        assert isinstance(first, AcceptBorrow)
+        _, second = b.borrow(offer)
+        assert second == RefuseBorrow(request=request, status=409, code="offload_duplicate")
+        a.borrow_body(request)
+        assert isinstance(await mailbox.next(), Dispatch)
+        a.borrower_gone(request)
+        a.close(request)
 
 
 async def test_a_link_that_forbids_loading_gets_its_request_back_unstarted():
