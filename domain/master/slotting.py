@@ -8,12 +8,16 @@ owner and helpers like water over steps of different height.
 from bisect import bisect_left
 from heapq import heapify, heapreplace
 
+from domain.fixed import ceil_div
+
 Machine = tuple[int, int]
 """(microseconds until it is free, microseconds for one job, at least 1)."""
 Slotting = tuple[list[int], int, int]
 """(jobs for each machine, microseconds until the last completes, sum of all completion times)."""
 
-_HEAP_JOBS_MAX = 32
+_HEAP_JOBS_MAX = 16
+_RATE_ONE = 1 << 96
+"""A job in a microsecond."""
 _FEW_MACHINES = 6
 """With so few it is cheaper to pour what a machine had over the others than to list the slots after all."""
 
@@ -47,25 +51,30 @@ def _by_heap(machines: list[Machine], jobs: int) -> Slotting:
 
 
 def _by_level(machines: list[Machine], jobs: int) -> Slotting:
-    """Find the water level, the earliest time by which `jobs` jobs can be complete: O(machines log time)."""
-    high = min(ready + jobs * job for ready, job in machines)
-    low = min(ready for ready, _ in machines)
-    while high - low > 1:
-        middle = (low + high) // 2
-        if sum((middle - ready) // job for ready, job in machines if middle > ready) >= jobs:
-            high = middle
-        else:
-            low = middle
-    counts = [(high - ready) // job if high > ready else 0 for ready, job in machines]
-    surplus = sum(counts) - jobs
-    # Only jobs that complete exactly at the level can be too many; the later machines give theirs up.
-    for index in range(len(machines) - 1, -1, -1):
-        ready, job = machines[index]
-        if surplus and counts[index] and ready + counts[index] * job == high:
-            counts[index] -= 1
-            surplus -= 1
+    """Fill up to just below the water level, then one job at a time: O(machines log machines) however many jobs.
+
+    All slots up to `level` are among the earliest: even machines that shared jobs in parts would not be through before it.
+    """
+    level = rates = filled = 0
+    for ready, job in sorted(machines):
+        if rates and ready >= level:
+            break
+        rate = ceil_div(_RATE_ONE, job)  # rounded up, so that the level is never too high
+        rates += rate
+        filled += ready * rate
+        level = (jobs * _RATE_ONE + filled) // rates
+    counts = [(level - ready) // job if level > ready else 0 for ready, job in machines]
+    last = max((ready + n * job for n, (ready, job) in zip(counts, machines, strict=True) if n), default=0)
+    heap = [
+        (ready + (n + 1) * job, index) for index, (n, (ready, job)) in enumerate(zip(counts, machines, strict=True))
+    ]
+    heapify(heap)
+    for _ in range(jobs - sum(counts)):
+        last, index = heap[0]
+        counts[index] += 1
+        heapreplace(heap, (last + machines[index][1], index))
     total = sum(n * ready + job * n * (n + 1) // 2 for n, (ready, job) in zip(counts, machines, strict=True))
-    return counts, high, total
+    return counts, last, total
 
 
 def saved_by_each(machines: list[Machine], counts: list[int]) -> list[int]:
