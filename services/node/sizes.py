@@ -11,6 +11,9 @@ from domain.inputs import EngineResult, NewRequest
 from domain.ports import Clock
 
 _LENT_BYTES_MAX: Final = 8 * 1024 * 1024
+_BYTES_PER_TOKEN_MAX: Final = 16
+"""More than any text has. A body with much that its prompt does not show (blanks, a schema), or whose tokens were counted
+without a cached part, would make the next one, of another client, seem to fit any window."""
 _LEARN_US: Final = 100_000
 """Of traffic that is denser than one answer in this time a part is measured: it says the same, and costs nothing then."""
 
@@ -56,5 +59,6 @@ class Sizes:
         if result.status != 200 or result.tokens_in <= 0 or not self.would_learn(read):
             return
         self._learn_from_us = self._clock.monotonic_us() + _LEARN_US
-        self.profile.learn(read.text_bytes, result.tokens_in, result.tokens_out)
+        tokens_in = max(result.tokens_in, -(-read.text_bytes // _BYTES_PER_TOKEN_MAX))
+        self.profile.learn(read.text_bytes, tokens_in, result.tokens_out)
         self._measure = self.profile.measure()

@@ -40,6 +40,15 @@ def test_work_and_estimate_follow_what_the_models_own_answers_used():
     assert told(sizes).est_tokens >= 490 + 256
 
 
+def test_bodies_of_much_that_no_prompt_shows_do_not_make_a_real_one_seem_to_fit_any_window():
+    sizes = Sizes("text", lambda: 256, SystemClock())
+    blank = msgspec.structs.replace(read("hi"), body=read("hi").body + b" " * 1_000_000)
+    for _ in range(WINDOW):
+        sizes.learn(blank, EngineResult(tokens_in=12, tokens_out=1))
+    new = told(sizes, text="word " * 20_000)
+    assert new.est_tokens >= 100_000 // 16
+
+
 class Hands(SystemClock):
     """A clock that a test sets."""
 
