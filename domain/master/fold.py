@@ -62,6 +62,7 @@ from domain.master.state import (
     OPEN_FREE,
     OPEN_PER_NODE_MAX,
     OPEN_PER_QUEUE_MAX,
+    QUEUES_PER_NODE_MAX,
     STAMP_STEP_US_MAX,
     WORK_MAX,
     Node,
@@ -141,7 +142,7 @@ def _queue(state: State, name: NodeId, model: ModelId) -> Queue | None:
     queue = state.queues.get(owner_key(name, model))
     if queue is None:
         node = state.nodes[name]
-        if model not in node.models:
+        if model not in node.models or len(node.queues) >= QUEUES_PER_NODE_MAX:
             return None
         insort(node.queues, model)
         queue = state.queues[owner_key(name, model)] = Queue()

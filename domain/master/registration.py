@@ -11,6 +11,7 @@ from domain.master.state import (
     INCARNATIONS_KEPT,
     OPEN_PER_NODE_MAX,
     OPEN_PER_QUEUE_MAX,
+    QUEUES_PER_NODE_MAX,
     WORK_MAX,
     Node,
     Orphan,
@@ -86,12 +87,14 @@ def registered(state: State, name: NodeId, fact: Registered) -> None:
 
 def _forget_models(state: State, name: NodeId, node: Node, served: set[ModelId]) -> None:
     """Forget what was measured of models that the node serves no more, and their queues unless something is in them."""
-    for model in sorted(node.models.keys() - served):
+    for model in sorted({*node.models, *node.queues} - served):
         key = owner_key(name, model)
         touch(state, key, "health")
         touch_lenders(state, key, "health")
         state.fits.pop(key, None)
         state.refit[key] = ""
+        if key in state.breakers:
+            state.failing[key] = ""
         node.not_accepting.pop(model, None)
         queue = state.queues.get(key)
         if queue is not None and not (queue.held or queue.engine or queue.lent):
@@ -164,6 +167,8 @@ def _replace_queues(state: State, name: NodeId, parts: list[SnapshotPart]) -> No
         key = owner_key(name, part.model)
         queue = state.queues.get(key)
         if queue is None:
+            if len(node.queues) >= QUEUES_PER_NODE_MAX:
+                continue
             queue = state.queues[key] = Queue()
             insort(node.queues, part.model)
         if part.request in queue.held or part.request in queue.engine or part.request in queue.lent:

@@ -29,6 +29,8 @@ OPEN_PER_QUEUE_MAX: Final = 16_000
 OPEN_PER_NODE_MAX: Final = 64_000
 OPEN_FREE: Final = 1_000
 """So many open requests a queue may have whatever its node's other queues hold."""
+QUEUES_PER_NODE_MAX: Final = 512
+"""Queues remembered of one node: those of the 256 models that it may register, and as many of others that are not empty yet."""
 ENGINE_MAX: Final = 1_024
 """Requests inside one engine that are remembered."""
 USES_PER_NODE_MAX: Final = 4_096

@@ -179,6 +179,35 @@ def test_a_helper_that_no_reader_would_let_pass_still_breaks_nothing():
     assert state.uses == {}
 
 
+def test_a_node_that_registers_other_models_again_and_again_fills_no_more_than_one_node_may():
+    story = Story()
+    for i in range(600):
+        story.recorder.state("b", registered(f"x{i}"))
+        story.recorder.state("b", held("req_1", model=f"x{i}"))
+    story.look()
+    assert len(story.master.state.queues) <= 513
+    for _ in range(
+        2
+    ):  # what was open is orphaned with the process, and its queue forgotten with the next word on models
+        story.recorder.restart("b")
+        story.recorder.state("b", registered())
+    story.look()
+    assert set(story.master.state.queues) <= {"a/m", "b/m"}
+
+
+def test_the_breaker_of_a_model_that_is_served_no_more_is_forgotten():
+    story = Story()
+    for request in ("req_1", "req_2"):
+        ended = borrow(BorrowFinished, request, ON, work=1, service_us=1, status=500, ok=False)
+        story.recorder.state("b", ended, after_us=10)
+    story.look()
+    story.ring()
+    assert [each.state for each in story.master.state.breakers.values()] == ["half_open"]
+    story.recorder.state("b", registered("k"))
+    story.look()
+    assert story.master.state.breakers == {}
+
+
 def test_a_commit_that_was_decided_otherwise_is_found_though_its_digest_is_right():
     story = Story()
     for i in range(5):
