@@ -148,10 +148,18 @@ class Monitor:
             violate(
                 f"P1 {life.name}: {entry.request}, unrepeatable, starts again; first at {last.node} ({last.how or 'inside'})"
             )
+        elif entry.borrowed and self.world.wire.is_given_up(entry):
+            # a helper that was frozen finds the body before the end of the connection; whoever gave it up hears no answer
+            self.world.loop.after(CANCEL_US, self._is_cancelled, entry)
         elif entry.borrowed or not last.borrowed:
             violate(f"P2 {life.name}: {entry.request} starts a second time, after {last.node} ({last.how or 'inside'})")
         elif not self.world.wire.fenced(entry.request) or self._never_again.get(entry.request) != "cut off":
             violate(f"P2 {life.name}: {entry.request} runs again though {last.node} is not fenced")
+
+    def _is_cancelled(self, entry: Entry) -> None:
+        life = self.world.nodes[entry.node].life
+        if entry.ended_us < 0 and life is not None and not life.process.frozen:
+            self.world.violate(f"P2 {entry.node}: {entry.request}, given up by its owner, runs on for a second")
 
     def _p12(self, entry: Entry, client: Client) -> None:
         if entry.borrowed or client.taken_us < 0 or entry.request in self.world.wire.by_request:

@@ -15,6 +15,7 @@ from domain.ids import LeaseId, ModelId, RequestId
 from domain.inputs import BorrowOffer, EngineResult, LendFailure, LendResult
 
 if TYPE_CHECKING:
+    from tests.simulation.campaign.engine import Entry
     from tests.simulation.campaign.node import NodeLife
     from tests.simulation.campaign.world import World
 
@@ -358,6 +359,11 @@ class Wire:
     def fenced(self, request: RequestId) -> bool:
         """Tell whether no answer can come from any helper any more."""
         return not any(connection.owner_open for connection in self.by_request.get(request, ()))
+
+    def is_given_up(self, entry: "Entry") -> bool:
+        """Tell whether the owner has closed the connection over which an engine was given a request."""
+        connections = self.by_request.get(entry.request, ())
+        return any(one.number == entry.connection and not one.owner_open and not one.ghost for one in connections)
 
     def machine_died(self, life: "NodeLife") -> None:
         """The kernel closes the connections of a process that is gone."""
