@@ -117,17 +117,18 @@ class EngineLife:
         return await order(self._questions, url, posted, timeout_s=START_S)
 
     async def _until_ready(self, engine: Engine, patience_s: float | None) -> str:
-        pause_s, waited_s = _LOOK_FIRST_S, 0.0
+        loop, pause_s = asyncio.get_running_loop(), _LOOK_FIRST_S
+        began_s = loop.time()
         while True:
             self._note(await engine.health())
             self.looked.set()
             if self.health.ready:
                 return ""
-            if patience_s is not None and waited_s >= patience_s:
+            # one that takes connections and says nothing makes each look long
+            if patience_s is not None and loop.time() - began_s >= patience_s:
                 return f"not ready within {patience_s:g} s: {self.health.reason}"
             if await self._pause(pause_s):
                 return self._exit()
-            waited_s += pause_s
             pause_s = min(pause_s * 1.5, _LOOK_MAX_S)
 
     def _note(self, health: EngineHealth) -> None:
