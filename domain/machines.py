@@ -151,6 +151,16 @@ class Machines:
             out.append(NotAccepting(model=self.model, reason=closed) if closed else Accepting(model=self.model))
             self._announced = closed
 
+    def announced(self) -> Accepting | NotAccepting | None:
+        """Return what was said last of whether borrowed work is welcome; None for a model that helps nobody.
+
+        Said again with a snapshot: the fact itself may be among those that were lost.
+        """
+        if not self.helps:
+            return None
+        reason = self._announced
+        return NotAccepting(model=self.model, reason=reason) if reason else Accepting(model=self.model)
+
     # -- the engine's health
 
     def borrow_left(self, now_us: int) -> None:

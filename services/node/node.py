@@ -129,7 +129,7 @@ class Node:
             self._introduce_again("context")
 
     def snapshot(self, reason: str) -> None:
-        """State all open requests, in parts."""
+        """State all open requests, in parts, then which models take borrowed work."""
         queues, desks = [], []
         for served in self.models.values():
             queue, desk = served.serving.runtime.snapshot(self.clock.monotonic_us())
@@ -148,6 +148,9 @@ class Node:
                     runtimes=self._fleet.runtimes() if at == len(shares) else (),
                 )
             )
+        for served in self.models.values():
+            if (welcome := served.serving.runtime.announced()) is not None:
+                self.state(welcome)
 
     # -- what it hears
 

@@ -277,3 +277,14 @@ async def test_a_nodes_estimate_comes_from_what_its_engine_counted():
         assert (len(profile.ratio_logs), profile.answers) == (3, [4, 4, 4])
         two.helper.node.snapshot("asked")
         assert isinstance(two.helper.of("status.snapshot")[-1], NodeSnapshot)
+
+
+async def test_a_snapshot_says_again_which_models_take_borrowed_work_since_that_fact_may_be_lost():
+    async with pair() as two:
+        for engine_up, last in ((False, "status.not_accepting"), (True, "status.accepting")):
+            two.helper.node.models[ModelId("theirs")].serving.engine_up(up=engine_up)
+            assert two.helper.tags()[-1] == last
+            two.helper.node.snapshot("overflow")
+            assert two.helper.tags()[-2:] == ["status.snapshot", last]
+        two.owner.node.snapshot("overflow")
+        assert two.owner.tags()[-1] == "status.snapshot"  # its model helps nobody

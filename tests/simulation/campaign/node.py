@@ -209,6 +209,9 @@ class NodeLife:
                     else (),
                 )
             )
+        for _, runtime in sorted(self.runtimes.items()):
+            if (welcome := runtime.announced()) is not None:
+                self.producer.state(welcome)
 
     # -- clients
 
