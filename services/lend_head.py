@@ -17,7 +17,8 @@ HEAD: Final = "Leaseway-Lend"
 SIGNATURE: Final = "Leaseway-Lend-Signature"
 GRANT: Final = "Leaseway-Grant"
 OUTCOME: Final = "leaseway-outcome"
-"""How a helper's answer is meant: answered, returned, busy, refused (not started), failed (its engine died under it).
+"""How a helper's answer is meant: answered, returned, busy, refused (not started), failed (its engine died under it),
+stopped (the node ended under it).
 
 A relay of its own accord only refuses: no_live_lease, helper_unreachable, forward_failed, or why it does not trust the lend.
 """

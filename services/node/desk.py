@@ -16,7 +16,7 @@ from adapters.http.relay import ClientAnswer
 from adapters.http.server import Call
 from domain.actions import AcceptBorrow, CancelEngine, Dispatch, Refuse, RefuseBorrow
 from domain.control.view import ControlView
-from domain.ids import ModelId, NodeId
+from domain.ids import ModelId, NodeId, RequestId
 from domain.inputs import BorrowOffer, EngineResult
 from domain.ports import Clock
 from services import lend_head
@@ -156,7 +156,13 @@ class Desk:
             if isinstance(action, Dispatch) and read is not None:
                 await self._run(call, head, served, ticket, read, client)
                 return
-            assert isinstance(action, CancelEngine | Refuse), f"request {head.request}: {action} is not for a desk"
+            if isinstance(action, Refuse):
+                # the node ends before it has begun
+                served.serving.borrower_gone(head.request)
+                ticket.returned = "draining"
+                await self._hand_back(_returned(head.request), ticket, client)
+                return
+            assert isinstance(action, CancelEngine), f"request {head.request}: {action} is not for a desk"
 
     async def _run(
         self, call: Call, head: LendHead, served: Served, ticket: Ticket, read: ReadRequest, client: ClientAnswer
@@ -172,12 +178,16 @@ class Desk:
             # no event: the owner must see that it is cut, and says so to its client
             client.cut()
         else:
-            await self._tell_failure(result, client)
+            await self._tell_failure(result, client, stopped=ticket.is_refused)
 
-    async def _tell_failure(self, result: EngineResult, client: ClientAnswer) -> None:
+    async def _tell_failure(self, result: EngineResult, client: ClientAnswer, *, stopped: bool) -> None:
         if result.not_started:
             client.extra[lend_head.OUTCOME] = "refused"
             await client.fail(ApiError("model_unavailable", f"node {self._node}: the engine is down", close=True))
+        elif stopped:
+            # the request is not at fault: it may run again
+            client.extra[lend_head.OUTCOME] = "stopped"
+            await client.fail(ApiError("node_draining", f"node {self._node}: is stopping", close=True))
         else:
             client.extra[lend_head.OUTCOME] = "failed"
             await client.fail(ApiError("engine_failed", f"node {self._node}: the engine failed", close=True))
@@ -188,6 +198,10 @@ class Desk:
         client.extra[lend_head.REASON] = ticket.returned or action.code
         error = ApiError(action.code, f"node {self._node}: {action.code}", status=action.status, close=True)
         await client.fail(error)
+
+
+def _returned(request: RequestId) -> RefuseBorrow:
+    return RefuseBorrow(request=request, status=409, code="offload_returned")
 
 
 def _checked_body(head: LendHead, body: bytes) -> ReadRequest:

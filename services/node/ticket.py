@@ -5,7 +5,7 @@ from collections import deque
 from types import TracebackType
 from typing import Self
 
-from domain.actions import Action
+from domain.actions import Action, Refuse
 from domain.ids import LinkId, RequestId
 
 
@@ -46,6 +46,11 @@ class Ticket:
     def take(self) -> Action:
         """Return the action that is there already."""
         return self._actions.popleft()
+
+    @property
+    def is_refused(self) -> bool:
+        """Tell whether a refusal waits to be taken: of a borrowed request, that the node ends under it."""
+        return any(isinstance(action, Refuse) for action in self._actions)
 
     def working(self) -> "Work":
         """Return a context for work that the next action interrupts; it says afterwards whether one did."""

@@ -438,3 +438,36 @@ async def test_an_owner_that_leaves_after_the_100_frees_its_place():
         writer.transport.abort()
         await mine.two.helper.said("borrow.returned")
         assert mine.two.helper.counts("theirs") == (0, 0, 0, 0)
+
+
+async def test_a_helper_that_stops_breaks_off_what_takes_too_long_and_the_owner_runs_it():
+    async with pair() as two:
+        two.helping.script = two.helping.hang()
+        two.engine.script = answered("mine")
+        asking = await two.held()
+        two.grant()
+        await two.helping.arrived()
+        assert not await two.helper.node.drain(0.1)
+        async with asyncio.timeout(5):
+            await two.helping.cancelled.wait()
+        await two.owner.said("lend.cut_off")
+        two.busy[0].cancel()
+        async with asyncio.timeout(5):
+            got = await asking
+        assert (got.status, got.headers["leaseway-served-by"]) == (200, "n1")
+
+
+async def test_a_helper_that_stops_hands_back_what_waits_at_its_desk_when_its_time_is_over():
+    async with pair() as two:
+        two.helping.script = two.helping.hang()
+        two.engine.script = answered("mine")
+        asking = [await two.held(), await two.held()]
+        two.grant()
+        await two.helping.arrived()
+        await two.helper.said("borrow.accepted", 2)
+        async with asyncio.timeout(5):
+            assert not await two.helper.node.drain(0.1)
+        two.busy[0].cancel()
+        async with asyncio.timeout(5):
+            got = await asyncio.gather(*asking)
+        assert [(each.status, each.headers["leaseway-served-by"]) for each in got] == [(200, "n1")] * 2
