@@ -4,11 +4,12 @@ import base64
 import binascii
 import hashlib
 from collections.abc import Mapping
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
 from adapters.keys import Signer, Verifier
+from domain.catalogue.work import WORK_MAX
 from domain.ids import LeaseId, LinkId, ModelId, NodeId, RequestId
 
 PREFIX: Final = "/cluster/v1/lend"
@@ -26,10 +27,16 @@ REASON: Final = "leaseway-reason"
 SERVICE_US: Final = "leaseway-service-us"
 
 
+# an owner's word goes into facts of the helper, for all to read and fold: it must have the form of what it is
+_Request = Annotated[RequestId, msgspec.Meta(pattern=r"^req_[0-9a-f]{32}\Z")]
+_Work = Annotated[int, msgspec.Meta(ge=0, le=WORK_MAX)]
+_Milliseconds = Annotated[int, msgspec.Meta(ge=-(1 << 40), le=1 << 40)]
+
+
 class LendHead(msgspec.Struct, frozen=True, kw_only=True):
     """The signed part of a lend."""
 
-    request: RequestId
+    request: _Request
     lease: LeaseId
     link: LinkId
     owner: NodeId
@@ -38,8 +45,8 @@ class LendHead(msgspec.Struct, frozen=True, kw_only=True):
     """The helper's."""
     path: str
     """Of the engine's API."""
-    work: int
-    remaining_ms: int
+    work: _Work
+    remaining_ms: _Milliseconds
     size_bytes: int
     body_sha256: str
 
