@@ -6,7 +6,8 @@ all went well stays shut. A process that begins anew begins without failures. On
 show in several requests, one long after the other (domain.master.traffic).
 
 After one failure it gets one slot until a request completes. After two without a completion it is *opened* for 5 s, twice as
-long with each further failure up to 120 s; then *half open*, with one slot for all owners; a completion closes it.
+long with each further failure up to 120 s; then *half open*, with one slot for all owners, first for one whose own lends did not
+fail; a completion closes it.
 """
 
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from domain.events import BreakerChanged, LinkAdded
 from domain.ids import NodeId
 from domain.master import slots
 from domain.master.links import links_to
-from domain.master.state import Breaker, Node, State, Traffic, owner_key, split_key, touch_lenders
+from domain.master.state import Breaker, Node, State, owner_key, split_key, touch_lenders
 
 OPENED: Final = "opened"
 HALF_OPEN: Final = "half_open"
@@ -25,6 +26,8 @@ OPENS_AT: Final = 2
 """Failures without a completion between."""
 QUARANTINE_US: Final = 5_000_000
 QUARANTINE_US_MAX: Final = 120_000_000
+YIELD_US: Final = 10_000_000
+"""How long owners whose lends failed leave a half-open helper to the others."""
 
 
 def quarantine_us(failures: int) -> int:
@@ -40,21 +43,20 @@ def failures_of(state: State, helper_key: str) -> tuple[int, int]:
     node = state.nodes.get(name)
     if node is None:
         return 0, 0
-    counted = _uncompleted(state, node, links_to(state, helper_key))
+    times = _uncompleted(state, node, links_to(state, helper_key))
     said = node.borrowed.get(model)
-    failures = max(sum(traffic.failures for traffic in counted), said.failures if said is not None else 0)
-    times = [traffic.failed_us for traffic in counted]
+    failures = max(len(times), said.failures if said is not None else 0)
     if said is not None and said.failures:
         times.append(said.failed_us)
     return failures, max(times, default=0)
 
 
-def _uncompleted(state: State, node: Node, links: list[LinkAdded]) -> list[Traffic]:
-    """Return the traffic that failed since the helper last began anew or answered any of its owners."""
+def _uncompleted(state: State, node: Node, links: list[LinkAdded]) -> list[int]:
+    """Return when lends failed since the helper last began anew or answered any of its owners."""
     went = [state.traffic.get(slots.key_of(added)) for added in links]
     known = [traffic for traffic in went if traffic is not None]
     past_us = max([node.since_us, *(traffic.answered_us for traffic in known)])
-    return [traffic for traffic in known if traffic.failures and traffic.failed_us > past_us]
+    return [failed_us for traffic in known for failed_us in traffic.failed_at_us if failed_us > past_us]
 
 
 def has_failed(state: State, over: LinkAdded, links: list[LinkAdded]) -> bool:
@@ -74,6 +76,23 @@ def is_open(state: State, helper_key: str) -> bool:
     """Tell whether nothing may be leased there now."""
     breaker = state.breakers.get(helper_key)
     return breaker is not None and breaker.state == OPENED
+
+
+def yields(state: State, helper_key: str, over: LinkAdded, links: list[LinkAdded]) -> bool:
+    """Tell whether the one slot of a half-open helper is first for another owner: one over whose link nothing has failed.
+
+    It may be the way from this owner to the helper that is broken; then the first to try would shut the helper to all, again
+    and again. For a few seconds, since the other may have reasons of its own not to lend.
+    """
+    breaker, mine = state.breakers.get(helper_key), state.traffic.get(slots.key_of(over))
+    if breaker is None or mine is None or not mine.failures or state.now_us >= breaker.since_us + YIELD_US:
+        return False
+    for other in links:
+        traffic = state.traffic.get(slots.key_of(other))
+        queue = state.queues.get(owner_key(other.owner, other.owner_model))
+        if (traffic is None or not traffic.failures) and queue is not None and queue.lendable:
+            return True
+    return False
 
 
 def slots_left(state: State, helper_key: str) -> int | None:

@@ -134,7 +134,7 @@ def _not_now(state: State, candidate: Candidate, node: Node, at: Place) -> str:
     refuses = node.draining or comes_back or at.model in node.not_accepting
     if refuses or rooms.own_work(state, at.name, at.models):
         return reasons.HELPER_NOT_ACCEPTING
-    if breaker.is_open(state, candidate.key):
+    if breaker.is_open(state, candidate.key) or breaker.yields(state, candidate.key, candidate.added, at.links):
         return reasons.QUARANTINED
     return reasons.HELPER_CLAIMED if candidate.spare <= 0 or pricing.is_claimed(state, at) else ""
 

@@ -81,6 +81,8 @@ class Traffic(msgspec.Struct):
     """The next one after that, on its way."""
     turns_us: list[int] = []
     """The last 8 times from the end of one to the start of the next."""
+    failed_at_us: list[int] = []
+    """Domain times of the newest 16 of `failures`."""
 
 
 class Breaker(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ from domain.master.queue import Queue
 from domain.master.state import TRAFFIC_PER_NODE_MAX, Borrowed, State, Traffic, owner_key
 
 TURNS_KEPT: Final = 8
+FAILURES_KEPT: Final = 16
 STALE_US: Final = 5_000_000
 """A failure that comes so much later than another, of a request that was out then, is part of the same outage."""
 TURN_US_MAX: Final = 5_000_000
@@ -68,8 +69,12 @@ def failed(state: State, key: str, lent_us: int) -> None:
     traffic = state.traffic.get(key)
     if traffic is not None:
         stale = lent_us <= traffic.failed_us < state.now_us - STALE_US
-        traffic.failures += not (traffic.failures and stale)
+        if traffic.failures and stale:
+            del traffic.failed_at_us[-1:]
+        else:
+            traffic.failures += 1
         traffic.failed_us = state.now_us
+        traffic.failed_at_us = [*traffic.failed_at_us[1 - FAILURES_KEPT :], state.now_us]
         state.failing[key] = ""
 
 
@@ -77,7 +82,7 @@ def answered(state: State, key: str) -> None:
     """Note that a lend was answered: what failed before it is past."""
     traffic = state.traffic.get(key)
     if traffic is not None:
-        traffic.failures, traffic.answered_us = 0, state.now_us
+        traffic.failures, traffic.failed_at_us, traffic.answered_us = 0, [], state.now_us
         state.failing[key] = ""
 
 

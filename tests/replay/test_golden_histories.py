@@ -16,9 +16,9 @@ from tests.support import golden
 from tests.support.history import CLUSTER, SECRET
 
 END = {
-    "random": "45ab9a9b687611335d36e4f37efc552a",
-    "realistic": "8b50f6914e74297bd80bb15716e0af39",
-    "rules": "a651bab2ca78589037a49646471f049e",
+    "random": "b9e6e6358b1ed46f84930737fbfb4122",
+    "realistic": "d6f3aa348828f11b16644760795cf1cf",
+    "rules": "031431713e03d72cc3e902958ef8254d",
     "switch": "009b1bbcb09abfec7a9f39e9a4588cc5",
 }
 """Digest of the state at the end, its layout included."""

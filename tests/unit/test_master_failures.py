@@ -13,6 +13,7 @@ from domain.events import (
     HeartbeatMissed,
     HeartbeatSeen,
     LeaseChecked,
+    LeaseGranted,
     LeaseStalled,
     LendAnswered,
     LendBusy,
@@ -228,6 +229,38 @@ def test_the_failure_of_one_owner_halves_no_other_once_the_helper_has_answered()
     answer(story, "req_c1", other)
     story.recorder.state("c", finished("req_c1", helper="b"))
     assert leases(story.look())[-1] == ("LeaseChanged", "b", 2)
+
+
+def test_the_slot_of_a_half_open_helper_is_first_for_an_owner_whose_own_lends_did_not_fail():
+    other = link("c", "b")
+    story = Story("a", "b", "c", links=(ON, other))
+    story.recorder.state("c", finished("req_fit_c", service_us=1_000_000))
+    for i in range(20):
+        story.recorder.state("c", held(f"req_c{i}"))
+    story.burst(20)
+    fail(story, "req_2")
+    fail(story, "req_3")
+    assert breakers(story.look())[0][:2] == ("opened", 2)
+    while not breakers(decisions := story.ring()):
+        pass
+    assert breakers(decisions) == [("half_open", 2, 0)]
+    assert [(d.owner, d.slots) for d in decisions if isinstance(d, LeaseGranted)] == [("c", 1)]  # a comes before c
+    answer(story, "req_c1", other)
+    assert breakers(story.look()) == [("closed", 0, 0)]
+    fail(story, "req_4")
+    assert breakers(story.look()) == []  # the third of a's, the first since somebody was answered
+
+
+def test_a_helper_that_nobody_else_wants_is_tried_again_by_the_owner_whose_lends_failed():
+    other = link("c", "b")
+    story = Story("a", "b", "c", links=(ON, other))
+    story.burst(20)
+    fail(story, "req_2")
+    fail(story, "req_3")
+    story.look()
+    while not breakers(decisions := story.ring()):
+        pass
+    assert [(d.owner, d.slots) for d in decisions if isinstance(d, LeaseGranted)] == [("a", 1)]
 
 
 def test_a_process_that_begins_anew_begins_without_failures():
