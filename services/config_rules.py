@@ -190,8 +190,22 @@ def _node(key: str, node: NodeConfig) -> Iterator[Problem]:
     yield from _distinct(f"{key}.models", [model.id for model in node.models])
     for name in sorted({model.runtime for model in node.models if model.runtime}):
         yield from _runtime(f"{key}.models", [model for model in node.models if model.runtime == name])
+    yield from _ports(key, node)
     for at, relay in enumerate(node.relays):
         yield from _url(f"{key}.relays[{at}]", relay, ("http", "https"))
+
+
+def _ports(key: str, node: NodeConfig) -> Iterator[Problem]:
+    """Yield the ports at which two engines would listen at once: each would be taken for the other."""
+    at_once: dict[int, set[str]] = {}
+    for model in node.models:
+        if model.command and model.port:
+            runtime = model.runtime and f"runtime {model.runtime}"
+            at_once.setdefault(model.port, set()).add(runtime or f"model {model.id}")
+    for port, engines in sorted(at_once.items()):
+        if len(engines) > 1:
+            rule = f"must be of one engine at a time, is stated for {' and '.join(sorted(engines))}"
+            yield Problem(f"{key}.models.port", rule, port)
 
 
 def _model(key: str, model: NodeModel) -> Iterator[Problem]:

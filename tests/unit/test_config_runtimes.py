@@ -88,6 +88,10 @@ def test_relays_are_asked_in_the_stated_order(tmp_path):
             model("a", **AT_URL, load_url='"http://h:1/x"', load_body="'{'"),
             "node.models[0].load_body: must be JSON, got '{'",
         ),
+        (
+            model("a", command='["x"]', port="9") + model("b", **COMMAND, port="9"),
+            "node.models.port: must be of one engine at a time, is stated for model a and runtime gpu0, got 9",
+        ),
         (model("a", url='"http://h:1"', runtime='"gpu 0"'), "node.models[0].runtime: "),
         (
             'relays = ["gateway:1"]\n',
@@ -104,3 +108,8 @@ def test_what_cannot_be_is_refused_and_named(tmp_path, text, told):
         load(tmp_path, HEAD + text)
     assert told in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_engines_that_take_turns_may_listen_at_one_port(tmp_path):
+    config = load(tmp_path, HEAD + model("a", **COMMAND, port="9") + model("b", **COMMAND, port="9"))
+    assert [one.port for one in config.node.models] == [9, 9]
