@@ -134,7 +134,8 @@ def test_ollamas_images_beside_the_content_are_images_too():
 
     two = read(images=["A" * 50_000, "B" * 50_000])
     assert (two.image_parts, two.image_tokens, two.text_bytes < 200) == (2, 2 * IMAGE_TOKENS, True)
-    assert [read(images=said).images for said in ([], "text", {"a": 1}, None)] == [False] * 4
+    others: list[object] = [[], "text", {"a": 1}, None]
+    assert [read(images=said).images for said in others] == [False] * 4
 
 
 def test_an_image_counts_as_one_and_not_as_text_of_its_length():
