@@ -52,6 +52,11 @@ class Standalone:
                 "nodes: at least one must be stated as [node] or [[nodes]], got none; "
                 "see docs/start.md, or try `leaseway demo`"
             )
+        if self.config.http.public_url:
+            raise BadConfigError(
+                "http.public_url: must not be stated for `leaseway up`, where each node has a URL of its own at loopback and all "
+                f"would state this one, got {self.config.http.public_url!r}"
+            )
         for node in self.nodes:
             if not node.models:
                 raise BadConfigError(f"node {node.id}: models: must hold at least one, got none; see docs/start.md")

@@ -44,6 +44,11 @@ def up(folder: Path, text: str = GOOD, *flags: str, **environment: str) -> tuple
             "leaseway up: leaseway.toml: cluster.token: must have at least 32",
         ),
         ('[http]\nhost = "0.0.0.0"\n' + GOOD, 2, "leaseway up: leaseway.toml: cluster.token: must have at least 32"),
+        (
+            '[http]\npublic_url = "http://studio.lan:8000"\n' + GOOD,
+            2,
+            "leaseway up: http.public_url: must not be stated for `leaseway up`, ",
+        ),
         ("", 2, "leaseway up: nodes: at least one must be stated as [node] or [[nodes]], got none; "),
         (
             GOOD.replace('url = "http://127.0.0.1:9"', 'command = ["llama-sewer"]'),
