@@ -63,11 +63,13 @@ def _by_level(machines: list[Machine], jobs: int) -> Slotting:
         rates += rate
         filled += ready * rate
         level = (jobs * _RATE_ONE + filled) // rates
-    counts = [(level - ready) // job if level > ready else 0 for ready, job in machines]
-    last = max((ready + n * job for n, (ready, job) in zip(counts, machines, strict=True) if n), default=0)
-    heap = [
-        (ready + (n + 1) * job, index) for index, (n, (ready, job)) in enumerate(zip(counts, machines, strict=True))
-    ]
+    counts, heap, last = [], [], 0
+    for index, (ready, job) in enumerate(machines):
+        n = (level - ready) // job if level > ready else 0
+        counts.append(n)
+        heap.append((ready + (n + 1) * job, index))
+        if n:
+            last = max(last, ready + n * job)
     heapify(heap)
     for _ in range(jobs - sum(counts)):
         last, index = heap[0]
