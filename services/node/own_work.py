@@ -75,7 +75,7 @@ async def _ask(served: Served, work: Work, client: ClientAnswer) -> EngineResult
             # it has not begun; whether the question was at fault shows when the request comes as its client wrote it
             reply.close()
             reply = await engine.complete(work.path, request_for_engine(work.read, local_id), work.headers)
-            served.life.tells_usage = reply.status != 200
+            served.life.tells_usage, asks = reply.status != 200, False
         done = await relay(reply, client, public=served.serving.id, addresses=(engine.address,), hide_usage=asks)
     except NotStartedError:
         return NOT_STARTED

@@ -193,6 +193,20 @@ async def test_an_engine_that_refuses_the_question_gets_the_request_as_it_came_a
                 assert got.status == 200
                 assert (await got.read()).endswith(DONE)
         assert ["stream_options" in heard.json() for heard in engine.heard] == [True, False, False]
+
+
+async def test_what_an_engine_states_unasked_is_the_clients_also_where_it_refused_to_be_asked():
+    unasked = b'data: {"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":2}}\n\n'
+
+    async def picky(heard: Heard, reply: Reply) -> None:
+        if "stream_options" in heard.json():
+            await reply.json({"error": "stream_options: unknown"}, 400)
+        else:
+            await stream([event("one"), unasked, DONE])(heard, reply)
+
+    async with odd_server(picky) as engine, local_node([model_at(engine.url)]) as local, client_of(local) as client:
+        async with client.post("/v1/chat/completions", json=STREAM) as got:
+            assert unasked in await got.read()
         assert [tag for tag in local.tags("queue") if tag != "queue.finished"] == []
 
 
