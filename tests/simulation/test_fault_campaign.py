@@ -18,7 +18,7 @@ from tests.simulation.campaign.world import run_seed
 
 SEEDS, AT_ONCE = 300, 50
 FOUND_FAST = (
-    "desk_runs_on",
+    "desk_takes_dead_leases",
     "fold_never_closes_slots",
     "ledger_any_duplicate_is_ours",
     "master_grants_all_to_each",

@@ -133,7 +133,7 @@ def _presumed(world: "World", commits: list[Commit]) -> None:
             if isinstance(decision, RequestPresumedLost | RequestOrphaned) and decision.node == killed.node
         }
         for client in world.clients.all.values():
-            opened = client.node == killed.node and 0 <= client.taken_us < killed.at_us - 1_000_000
+            opened = client.enrolled and client.node == killed.node and 0 <= client.taken_us < killed.at_us - 1_000_000
             if opened and client.outcomes[0][:2] == (killed.at_us, "cut") and client.request not in told:
                 world.violate(
                     f"P3 {killed.node}: {client.request} is not presumed lost {LOST_US // 10**6} s after the kill"
