@@ -11,7 +11,7 @@ state they speak of are late echoes: they change nothing and return an empty lis
     ... and at next_timer_us(): outputs = runtime.tick(now_us)
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import msgspec
 
@@ -82,6 +82,15 @@ class ModelRuntime(Machines):
             self.desk.hand_back_unstarted("own_work", out)
         else:
             room.own_came(self.model, now_us, out)
+        return self.settle(now_us, out)
+
+    def resize(self, tokens: Mapping[RequestId, int], now_us: int) -> list[Output]:
+        """Say `est_tokens` of requests that came without it (0), the first thousand of them in order of arrival.
+
+        What is held is stated again with it, and may go where a window is stated now. Others and unknown ones state nothing.
+        """
+        out: list[Output] = []
+        self.owner.resize(tokens, now_us, out)
         return self.settle(now_us, out)
 
     def client_gone(self, request: RequestId, now_us: int) -> list[Output]:

@@ -173,7 +173,12 @@ def _arrived(state: State, queue: Queue) -> None:
 def _held(state: State, node: NodeId, fact: Held) -> None:
     key = owner_key(node, fact.model)
     queue = _queue(state, node, fact.model)
-    if queue is None or fact.request in queue.held:
+    if queue is None:
+        return
+    job = HeldJob(min(fact.work, WORK_MAX), fact.lendable, fact.est_tokens, fact.vision)
+    if fact.request in queue.held:  # its size is known now, or it is told to a master that may know it: no arrival
+        if queue.restate(fact.request, job, state.now_us):
+            touch(state, key, "enqueued")
         return
     if fact.request in queue.lent:  # it comes back from a helper: held again, not arrived again
         del queue.lent[fact.request]
@@ -182,7 +187,6 @@ def _held(state: State, node: NodeId, fact: Held) -> None:
     else:
         _arrived(state, queue)
     if not _is_full(state, node, queue):
-        job = HeldJob(min(fact.work, WORK_MAX), fact.lendable, fact.est_tokens, fact.vision)
         queue.hold(fact.request, job, state.now_us)
     touch(state, key, "enqueued")
 

@@ -63,6 +63,17 @@ class Queue(msgspec.Struct):
         self.unsized += job.lendable and not job.tokens
         self.unsized_seeing += job.lendable and job.vision and not job.tokens
 
+    def restate(self, request: RequestId, job: HeldJob, now_us: int) -> bool:
+        """Take other figures of a request that is held; tell whether any of them is another one."""
+        if self.held[request] == job:
+            return False
+        since_us = self.lendable_us
+        self.release(request)
+        self.hold(request, job, now_us)
+        if since_us and self.lendable:  # it was not gone in between
+            self.lendable_us = since_us
+        return True
+
     def release(self, request: RequestId) -> HeldJob | None:
         """Take a request out of what is held; None if it was not there."""
         job = self.held.pop(request, None)

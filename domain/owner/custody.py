@@ -3,6 +3,8 @@
 Lending stands on top of it (domain.owner.queue).
 """
 
+from collections.abc import Mapping
+
 import msgspec
 
 from domain.actions import CancelEngine, Dispatch, Output, Refuse
@@ -16,6 +18,8 @@ from domain.owner.request import OwnRequest
 from domain.pipe import Left
 
 _NO_ANSWER = 502
+_RESIZE_AT_MOST = 1_000
+"""Requests stated again in one input."""
 _RETRY_LOAD_S = 30
 """What a client is told to wait where the model cannot be loaded: as long as the pause between two tries grows to."""
 
@@ -99,6 +103,18 @@ class Custody:
         self._held.put(request)
         if self.enrolled:
             self._say(self._facts.held(request, self.held), now_us, out)
+
+    def resize(self, tokens: Mapping[RequestId, int], now_us: int, out: list[Output]) -> None:
+        """Take the estimates of requests that came without one; those that are held are stated again.
+
+        Their work stays as it was: the engine's speed was measured by work that was stated in the same way.
+        """
+        known = [own for request in tokens if (own := self._requests.get(request)) is not None]
+        unsized = [own for own in known if not own.new.est_tokens and tokens[own.new.request] > 0]
+        for own in sorted(unsized, key=lambda own: own.seq)[:_RESIZE_AT_MOST]:
+            own.new = msgspec.structs.replace(own.new, est_tokens=tokens[own.new.request])
+            if own.place == "held" and self.enrolled:
+                self._say(self._facts.held(own, self.held), now_us, out)
 
     # -- the own engine ---------------------------------------------------------------------------------------------
 

@@ -93,6 +93,7 @@ class Ingress:
             served.serving.client_gone(call.id)
             raise
         finally:
+            served.sizes.forget(call.id)
             served.serving.close(call.id)
 
     async def _follow(self, served: Served, ticket: Ticket, work: Work, new: NewRequest, client: ClientAnswer) -> None:
@@ -103,6 +104,8 @@ class Ingress:
                     result = await run_on_own_engine(served, ticket, work, client, served.serving.client_gone)
                     if result.complete:
                         served.sizes.learn(work.read, result)
+                        if sizes := served.sizes.sized():
+                            served.serving.resize(sizes)
                         return
                 case Lend() as action:
                     lend = LendRequest(action=action, work=work, new=new)

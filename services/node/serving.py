@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -82,6 +82,10 @@ class ModelServing:
         ticket = self._tickets[new.request] = Ticket(new.request, arrived_us=self._now())
         self.do(self._runtime.submit(new, self._now()))
         return ticket
+
+    def resize(self, tokens: Mapping[RequestId, int]) -> None:
+        """Tell the estimates of requests that came before there was one."""
+        self.do(self._runtime.resize(tokens, self._now()))
 
     def client_gone(self, request: RequestId) -> None:
         """Tell that the client has closed its connection."""

@@ -34,6 +34,7 @@ from domain.master.decide import Head, decide
 from domain.master.fold import fold_fact
 from domain.master.health import is_live
 from domain.master.inputs import FactInput
+from domain.master.queue import Queue
 from domain.master.state import State, decode_state, encode_state
 from domain.master.step import Position, Range, after, check_chain, fold_into, follow, replay
 from domain.subjects import fact_subject
@@ -198,6 +199,8 @@ def kept(state: State, made: Commit) -> None:
                 assert decision.lease == f"{made.generation}-{made.version}-{index}"
             if not isinstance(decision, LeaseCleared):
                 given_now.append(decision)
+    for each in state.queues.values():
+        counted_by_hand(each)
     for lease in given_now:
         helper = state.nodes[lease.helper]
         assert not helper.silent_us
@@ -222,6 +225,20 @@ def kept(state: State, made: Commit) -> None:
             state.leases[on].event.slots for on in links if on in state.leases and is_live(state, state.leases[on])
         )
         assert owed <= 1024, key
+
+
+def counted_by_hand(queue: Queue) -> None:
+    """Check the running sums of what is held."""
+    jobs = list(queue.held.values())
+    lendable = [job for job in jobs if job.lendable]
+    assert (queue.held_work, queue.held_tokens) == (sum(job.work for job in jobs), sum(job.tokens for job in jobs))
+    assert (queue.lendable, queue.seeing) == (len(lendable), sum(job.vision for job in lendable))
+    assert (queue.sized, queue.unsized) == (
+        sum(job.tokens > 0 for job in jobs),
+        sum(not job.tokens for job in lendable),
+    )
+    assert queue.unsized_seeing == sum(job.vision and not job.tokens for job in lendable)
+    assert (queue.lendable_us > 0) is bool(lendable)
 
 
 def siblings(state: State, lease: LeaseGranted | LeaseChanged) -> list[ModelId]:

@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from domain.actions import Lend, OrderKey, Output
 from domain.events import (
     BorrowAccepted,
+    Held,
     Kept,
     LeaseCleared,
     LeaseStalled,
@@ -42,6 +43,7 @@ class RuntimeMachine(RuleBasedStateMachine):
         self.numbers = 0
         self.version = 0
         self.answering: dict[str, Lend] = {}
+        self.sized: set[RequestId] = set()
         self.early: dict[LinkId, tuple[Any, OrderKey, int | None]] = {}
         self.call("set_links", list(LINKS), [BACK_LINK])
         for link in LINKS:
@@ -77,6 +79,17 @@ class RuntimeMachine(RuleBasedStateMachine):
         self.call("submit", arrival)
         if request not in world.ended:
             assert "waiting" not in world.desk_fold.values(), "own work came and did not get the place"
+
+    @rule(numbers=st.sets(st.integers(1, 40)), tokens=st.integers(0, 2))
+    def resize(self, numbers, tokens):
+        """The sizes of some become known, of others that are known already, have ended or never came too."""
+        world, sizes = self.world, {rid(number): tokens for number in numbers}
+        may_be_told = world.held & sizes.keys() - self.sized if tokens and world.enrolled else set()
+        outputs = self.call("resize", sizes)
+        told = [output.request for output in outputs if isinstance(output, Held)]
+        assert sorted(told) == sorted(may_be_told)
+        assert all(output.est_tokens == tokens for output in outputs if isinstance(output, Held))
+        self.sized |= sizes.keys() & world.open if tokens else set()
 
     @precondition(lambda self: self.world.open)
     @rule(data=st.data())

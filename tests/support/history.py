@@ -147,10 +147,18 @@ def link(owner: str, helper: str, model: str = "m", **flags: bool) -> LinkAdded:
     return LinkAdded(link=link_id(*ids), owner=ids[0], owner_model=ids[1], helper=ids[2], helper_model=ids[3], **flags)
 
 
-def held(request: str, waiting: int = 1, *, work: int = 64_000_000, lendable: bool = True, model: str = "m") -> Held:
+def held(
+    request: str,
+    waiting: int = 1,
+    *,
+    work: int = 64_000_000,
+    lendable: bool = True,
+    model: str = "m",
+    est_tokens: int = 64,
+) -> Held:
     """Return a held fact."""
     return Held(
-        request=RequestId(request), model=ModelId(model), lane="text", work=work, size_bytes=300, est_tokens=64,
+        request=RequestId(request), model=ModelId(model), lane="text", work=work, size_bytes=300, est_tokens=est_tokens,
         streaming=False, replayable=True, lendable=lendable, waiting=waiting,
     )  # fmt: skip
 
@@ -237,9 +245,10 @@ def _one(  # the dice and the tables of one simulation
     step_us = dice.choice((10, 1000, 50_000, 2_000_000))
     if (roll < 0.35 and busy) or not mine:
         request = f"req_{next(counter):032x}"
+        work, lendable = dice.randint(1, 500) * 1_000_000, dice.random() < 0.9
         recorder.state(
             node,
-            held(request, work=dice.randint(1, 500) * 1_000_000, lendable=dice.random() < 0.9, model=model),
+            held(request, work=work, lendable=lendable, model=model, est_tokens=dice.choice((64, 0))),
             after_us=step_us,
         )
         mine.append((request, model, "held"))
@@ -261,7 +270,10 @@ def _advance_request(
 ) -> None:
     request, model, where = mine[index]
     own = [on for on in links if on.owner == node and on.owner_model == model]
-    if where == "held" and dice.random() < 0.5 and own:
+    if where == "held" and dice.random() < 0.2:  # its size is known now
+        sized = held(request, lendable=dice.random() < 0.9, model=model, est_tokens=dice.choice((64, 64, 5000)))
+        recorder.state(node, sized, after_us=step_us)
+    elif where == "held" and dice.random() < 0.5 and own:
         on = dice.choice(own)
         recorder.state(node, lend(Lent, request, on, work=64_000_000, out=1, waited_us=5), after_us=step_us)
         mine[index] = (request, model, on.link)

@@ -302,6 +302,44 @@ def test_what_has_no_known_size_neither_goes_to_a_helper_with_a_window_nor_count
     assert (verdict(decisions).code, leases(decisions)) == ("size_unknown", [("LeaseCleared", "b", 0)])
 
 
+def test_a_held_request_that_is_stated_again_counts_once_by_its_new_figures_and_is_planned_for():
+    story = burst_of(Story(), 4, est_tokens=0)
+    assert verdict(story.look()).code == "size_unknown"
+    queue = story.master.state.queues["a/m"]
+    before = (queue.arrival_us, list(queue.gaps_us), queue.lendable_us, dict(story.master.state.planned_us).keys())
+    story.wait(5_000_000)
+    for i, fields in enumerate(({}, {}, {"vision": True, "work": 1_000_000}), 1):
+        story.recorder.state("a", msgspec.structs.replace(held(f"req_h{i}", 4), **fields))
+    given = next(d for d in story.look() if isinstance(d, LeaseGranted))
+    assert given.slots == 2  # the helper sees nothing, and one has no size yet
+    row = next(d for d in story.look_again() if isinstance(d, OwnerPlanned))
+    assert row.trigger == "enqueued"
+    assert (queue.lendable, queue.unsized, queue.sized, queue.held_tokens) == (4, 1, 3, 192)
+    assert (queue.seeing, queue.unsized_seeing, queue.held_work, len(queue.held)) == (1, 0, 193_000_000, 4)
+    state = story.master.state
+    assert (queue.arrival_us, queue.gaps_us, queue.lendable_us, state.planned_us.keys()) == before
+
+
+def test_the_only_held_request_has_been_lendable_all_the_time_also_when_it_is_stated_again():
+    story = burst_of(Story(), 1, est_tokens=0)
+    story.look()
+    queue = story.master.state.queues["a/m"]
+    since_us = queue.lendable_us
+    story.recorder.state("a", held("req_h0"), after_us=3_000_000)
+    story.look()
+    assert (queue.lendable_us, queue.unsized) == (since_us, 0)
+    story.recorder.state("a", held("req_h0", lendable=False))
+    story.look()
+    assert (queue.lendable_us, queue.lendable) == (0, 0)
+
+
+def test_the_same_figures_again_are_no_news():
+    story = burst_of(Story(), 3, est_tokens=0)
+    story.look()
+    burst_of(story, 3, est_tokens=0)
+    assert story.look() == []
+
+
 def test_the_mean_of_a_queue_that_outgrows_the_window_is_that_of_what_is_measured():
     story = burst_of(Story(), 3, est_tokens=0)
     story.recorder.state("a", msgspec.structs.replace(held("req_long"), est_tokens=9000))
@@ -317,7 +355,8 @@ def test_pictures_have_no_window_whatever_is_stated():
 
 def test_a_blind_helper_with_a_window_gets_what_is_measured_and_holds_no_image():
     story = burst_of(Story(), 2, vision=True, est_tokens=0)
-    for i, fields in enumerate(({"vision": True}, {"est_tokens": 0}, {}), 2):
+    sizes: tuple[dict[str, int], ...] = ({"vision": True}, {"est_tokens": 0}, {})
+    for i, fields in enumerate(sizes, 2):
         story.recorder.state("a", msgspec.structs.replace(held(f"req_h{i}"), **fields))
     decisions = story.look()
     assert next(d for d in decisions if isinstance(d, LeaseGranted)).slots == 1

@@ -94,3 +94,31 @@ def test_the_work_of_pictures_is_size_by_steps_by_number():
 def test_a_body_of_more_than_eight_megabytes_is_not_lent():
     new = told(Sizes("text", lambda: 256, SystemClock()), text="x" * (8 * 1024 * 1024 + 1))
     assert (new.lendable, new.not_lendable) == (False, "too_large")
+
+
+def test_what_came_before_an_estimate_is_told_its_size_once_if_it_is_still_open():
+    sizes = Sizes("text", lambda: 256, SystemClock())
+    names = [RequestId(f"req_{number:032x}") for number in range(4)]
+    for name in names[:3]:
+        sizes.describe(name, read(max_tokens=100))
+    sizes.describe(names[3], read(text=[IMAGE], max_tokens=100))  # type: ignore[arg-type]
+    sizes.forget(names[0])
+    for samples in (1, 2):
+        assert sizes.sized() == {}
+        sizes.learn(read(max_tokens=100), EngineResult(tokens_in=500, tokens_out=40))
+        assert sizes.profile.measured is (samples == 2)
+    told_later = sizes.sized()
+    assert list(told_later) == names[1:]
+    assert told_later[names[1]] == told(sizes, max_tokens=100).est_tokens > 0
+    image = sizes.describe(REQUEST, read(text=[IMAGE], max_tokens=100))  # type: ignore[arg-type]
+    assert told_later[names[3]] == image.est_tokens > 1024
+    assert sizes.sized() == {}
+
+
+def test_the_sizes_of_a_long_queue_are_told_a_thousand_at_a_time():
+    sizes = Sizes("text", lambda: 256, SystemClock())
+    for number in range(1_100):
+        sizes.describe(RequestId(f"req_{number:032x}"), read())
+    for _ in range(2):
+        sizes.learn(read(), EngineResult(tokens_in=500, tokens_out=40))
+    assert [len(sizes.sized()) for _ in range(3)] == [1_000, 100, 0]
