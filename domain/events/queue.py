@@ -5,7 +5,7 @@ from domain.ids import LeaseId, LinkId, ModelId, NodeId, RequestId
 
 
 class Held(EventBody, frozen=True, kw_only=True, tag="queue.held"):
-    """A request waits in the router at its owner, given to no engine yet."""
+    """A request waits in the router at its owner, given to no engine yet; said again of a held one whose size is known now."""
 
     request: RequestId
     model: ModelId
