@@ -4,6 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,21 @@ async def lived(nats_server: ServerUnderTest):
         await cluster.state("n1", *(held(f"req_x{i}", i + 31) for i in range(10)))
         await until("it has decided", lambda: second.state.hi >= 44)
         await (await cluster.bus("master-two")).close()  # else its history grows between two verifications
+        await until("what it had sent is stored", _still(cluster), every_s=0.2)
         yield cluster
+
+
+def _still(cluster: ClusterUnderTest) -> Callable[[], Awaitable[bool]]:
+    """Return what tells whether the ledger has as many commits as when it was asked before, and they cover all facts."""
+    seen = -1
+
+    async def look() -> bool:
+        nonlocal seen
+        commits = await cluster.commits()
+        before, seen = seen, len(commits)
+        return before == seen and commits[-1].hi >= 44
+
+    return look
 
 
 async def test_it_finds_nothing_in_any_batch_and_from_the_newest_snapshot(lived: ClusterUnderTest):
