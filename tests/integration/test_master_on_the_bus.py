@@ -12,6 +12,7 @@ from domain.events import LeaseGranted, NodeHealthChanged, Registered, SafeModeL
 from domain.events.commit import encode_commit
 from domain.ids import Generation
 from domain.master.state import encode_state
+from services.cli.history import leases
 from tests.support.cluster import ClusterUnderTest, cluster_on
 from tests.support.history import finished, held, link, registered, started
 from tests.support.nats import ServerUnderTest, provisioned_server
@@ -49,8 +50,20 @@ async def test_a_burst_is_leased_published_signed_and_verifies(cluster: ClusterU
     assert loop.mode == "active"
 
 
-async def published(cluster: ClusterUnderTest) -> bool:
-    return any(envelope.type == "lease.granted" for envelope in await cluster.feed())
+async def published(cluster: ClusterUnderTest, kind: str = "lease.granted") -> bool:
+    return any(envelope.type == kind for envelope in await cluster.feed())
+
+
+async def test_who_reads_the_feed_for_leases_passes_over_other_words_on_the_link(cluster: ClusterUnderTest):
+    await cluster.master()
+    await begin(cluster)
+    await cluster.state("n1", *(finished(f"req_a{i}") for i in range(3)))
+    await cluster.state("n2", *(finished(f"req_b{i}", service_us=500_000) for i in range(3)))
+    await until("the owner is told of a faster helper", lambda: published(cluster, "lease.priced"))
+    await burst(cluster)
+    await until("the feed has the lease", lambda: published(cluster))
+    found = await leases(await cluster.bus("projector"))
+    assert isinstance(found[0], LeaseGranted)
 
 
 async def test_a_node_that_falls_silent_is_unhealthy_and_its_lease_is_cleared(cluster: ClusterUnderTest):
