@@ -14,7 +14,7 @@ from tests.support.engines import engine_command
 from tests.support.processes import Cluster, cluster_of
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.real, pytest.mark.long, pytest.mark.timeout(180)]
 OWNER, HELPER = "studio", "attic"
 WRITER, CODER, TUTOR, DRAFTER = "writer", "coder", "tutor", "drafter"
 BURST, TOKENS = 22, 400

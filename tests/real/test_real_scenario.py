@@ -6,7 +6,7 @@ import pytest
 
 from tests.real.run import Effort, run
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.real, pytest.mark.long, pytest.mark.timeout(120)]
 SCENARIO, SEED = "a_b10_x1_warm", 1000
 
 

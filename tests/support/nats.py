@@ -28,6 +28,10 @@ NODES: Mapping[str, str] = {"n1": "http://127.0.0.1:8101", "n2": "http://127.0.0
 CLUSTER = "local"
 
 
+def _threads(pid: int) -> list[Path]:
+    return sorted(Path(f"/proc/{pid}/task").glob("*/stat"))
+
+
 class ServerUnderTest:
     """One server, or three that are one bus, with everybody's credentials, to be disturbed at will."""
 
@@ -78,7 +82,12 @@ class ServerUnderTest:
         self._signal(index, signal.SIGKILL)
 
     def pause(self, index: int = 0) -> None:
+        """Stop the server; when this returns none of its threads runs any more (a signal alone is only on its way)."""
         self._signal(index, signal.SIGSTOP)
+        pid = self.servers[index].pid
+        assert pid is not None, "the server runs"
+        while any(state.read_text().rpartition(")")[2].split()[0] not in "TZ" for state in _threads(pid)):
+            pass
 
     def resume(self, index: int = 0) -> None:
         self._signal(index, signal.SIGCONT)
