@@ -27,7 +27,7 @@ def _of_stream(store: Store, stream: str, columns: Sequence[str], folded_by: Seq
     # the window above has few columns, so that it is quick; all of them are read of the runs' newest rows alone
     names = ", ".join(("stream", "epoch", "seq", "at_ns", "item", *shown_columns(columns)))
     rows = store.query(
-        f"SELECT {names} FROM decisions WHERE stream = {{stream:String}} AND seq IN {{seqs:Array(UInt64)}} "  # noqa: S608
+        f"SELECT {names} FROM decisions WHERE stream = {{stream:String}} AND seq IN {{seqs:Array(UInt64)}} "  # noqa: S608  # names of ours
         "LIMIT 1 BY epoch, seq, item",
         {"stream": stream, "seqs": sorted({place[1] for place in runs})},
     )
@@ -45,7 +45,7 @@ def _runs(store: Store, stream: str, folded_by: Sequence[str], asked: Asked) -> 
     run = ", ".join(("epoch", "fold_id", *folded_by))
     # every name in this text is ours; what callers say stands only in `parameters`
     statement = (
-        f"SELECT epoch, seq, item, toUInt64(count() OVER run) AS rows, min(at_ns) OVER run AS first_at_ns FROM ("  # noqa: S608
+        f"SELECT epoch, seq, item, toUInt64(count() OVER run) AS rows, min(at_ns) OVER run AS first_at_ns FROM ("  # noqa: S608  # names of ours
         f"SELECT * FROM (SELECT seq, at_ns, item, producer, incarnation, pseq, {run} FROM decisions WHERE {where} "
         "ORDER BY stream DESC, epoch DESC, seq DESC, item DESC LIMIT {scanned:UInt32}) "
         f"LIMIT 1 BY {once}) WINDOW run AS (PARTITION BY {run}) "

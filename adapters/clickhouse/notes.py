@@ -92,7 +92,7 @@ class Notes:
         where = "stream = {stream:String} AND epoch = {epoch:UInt32} AND seq <= {after:UInt64}"
         names = ", ".join(columns)
         return self._store.query(
-            f"SELECT {names}, at_ns, fold_id FROM decisions WHERE {where} AND at_ns + {{gap:UInt64}} >= "  # noqa: S608  # ours
+            f"SELECT {names}, at_ns, fold_id FROM decisions WHERE {where} AND at_ns + {{gap:UInt64}} >= "  # noqa: S608  # names of ours
             f"(SELECT max(at_ns) FROM decisions WHERE {where}) ORDER BY seq DESC, item DESC LIMIT 1 BY {names}",
             {"stream": stream, "epoch": epoch, "after": after, "gap": gap_ns},
         )

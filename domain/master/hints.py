@@ -53,7 +53,8 @@ def _word(state: State, added: LinkAdded) -> LinkPriced | None:
     faster = other.log < own.log if known else other.log <= own.log - MARGIN_Q32
     if faster == known and not (faster and added.link in state.control.added):
         return None
-    return _said(added, faster, cost_us(unit_q64(other.log), work), cost_us(unit_q64(own.log), work), work)
+    job_us, owner_job_us = (cost_us(unit_q64(each.log), work) for each in (other, own))
+    return _said(added, faster=faster, job_us=job_us, owner_job_us=owner_job_us, work=work)
 
 
 def _work(measured: fits.Measured | None) -> int:
@@ -61,7 +62,7 @@ def _work(measured: fits.Measured | None) -> int:
     return (measured.least + measured.most) // 2 if measured is not None else 0
 
 
-def _said(added: LinkAdded, faster: bool, job_us: int = 0, owner_job_us: int = 0, work: int = 0) -> LinkPriced:  # noqa: FBT001
+def _said(added: LinkAdded, *, faster: bool, job_us: int = 0, owner_job_us: int = 0, work: int = 0) -> LinkPriced:
     return LinkPriced(
         link=added.link,
         owner=added.owner,

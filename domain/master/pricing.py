@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from domain import fixed
+from domain.estimates import rest_us
 from domain.events import LinkAdded
 from domain.ids import ModelId, NodeId, RequestId
 from domain.master import breaker, rooms, slots
@@ -24,8 +25,6 @@ OWN_WEIGHT: Final = fixed.ONE
 """How much a second of the helper's own requests counts against a second of the owner's."""
 GAIN_US_MAX: Final = 10**18
 """A gain or loss beyond this means nothing; held here it fits 64 bits."""
-LATE_FLOOR_NUM, LATE_FLOOR_DEN = 1, 10
-"""A job that runs over its estimate is taken to need at least a tenth of it more."""
 _HALF_ARRIVAL_US: Final = 5_000_000
 _UNSEEN_US, _UNSEEN_FACTOR = 60_000_000, 10
 
@@ -55,13 +54,6 @@ def likely_load_us(state: State, key: str, owner: str, window_us: int) -> int | 
             since_us = state.now_us - window_us
             loads += [load for load, at_us in zip(fit.loads_us, fit.loads_at_us, strict=True) if at_us >= since_us]
     return sorted(loads)[len(loads) // 2] if loads else load_us(state, owner, window_us)
-
-
-def remaining_us(expected_us: int, elapsed_us: int) -> int:
-    """Return what a running job still needs: never nothing, and more the longer it overruns."""
-    if elapsed_us < 3 * expected_us:
-        return max(expected_us - elapsed_us, expected_us * LATE_FLOOR_NUM // LATE_FLOOR_DEN)
-    return elapsed_us * 3 // 10
 
 
 # ---- until a machine is free -----------------------------------------------------------------------------------------
@@ -129,7 +121,7 @@ def machine(state: State, at: Place, unit: int, window_us: int, *, samples: int 
     total = sum(cost_us(unit_of(each), work) for each, work in coming)
     for place, job in enumerate(inside):
         expected_us = cost_us(unit_of(job.model), job.work)
-        total += remaining_us(expected_us, elapsed[place]) if place < at_once else expected_us
+        total += rest_us(expected_us, elapsed[place]) if place < at_once else expected_us
     return Machine(total // max(1, at_once) + load_left, unit)
 
 
