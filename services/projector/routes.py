@@ -1,0 +1,112 @@
+"""The paths of the read API, and what all their answers have in common.
+
+A part of the API is a module `api_<name>.py` with one function `add(routes, desk)`, named in `api.py`:
+
+    def add(routes: Routes, desk: Desk) -> None:
+        async def why(call: Call, said: Parameters) -> Any: ...   # a JSON body, or a web.StreamResponse of its own
+        routes.add("/admin/v1/why/", why)                         # ends in "/": everything below it
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+
+from adapters.clickhouse.pages import BadQueryError
+from adapters.clickhouse.store import Store
+from adapters.http.errors import ApiError
+from adapters.http.server import Call
+from domain.errors import BadIdError, StoreAwayError, StoreError
+from domain.ports import Clock, Stream
+from services.projector.parameters import Parameters, parameters_of
+from services.projector.projector import Projector
+from services.projector.threads import in_thread
+
+_READERS: Final = 2
+
+Answer = Callable[[Call, Parameters], Awaitable[Any]]
+"""Returns what becomes the JSON body, or the whole answer (a `web.StreamResponse`)."""
+
+
+class Desk:
+    """What answers are made of: the tables, the streams, the time."""
+
+    def __init__(self, projector: Projector, clock: Clock) -> None:
+        self._projector, self.clock = projector, clock
+        self._reading = asyncio.Semaphore(_READERS)
+
+    @property
+    def projector(self) -> Projector:
+        """Return the projector whose tables are read."""
+        return self._projector
+
+    @property
+    def streams(self) -> Mapping[str, Stream]:
+        """Return LW_EVENTS, LW_CONTROL and LW_LEDGER by name."""
+        return self._projector.streams
+
+    async def ask(self, question: Callable[..., Any], *args: object, **kwargs: object) -> Any:
+        """Return `question(store, ...)`, which blocks, from a thread; at most two at once.
+
+        Raises:
+            ApiError: ClickHouse is not open yet.
+            StoreError: it refused the query, or is not there.
+        """
+        store: Store | None = self._projector.store
+        if store is None:
+            why = self._projector.away or "ClickHouse is being opened"
+            raise ApiError("starting", why, status=503, retry_after_s=1)
+        async with self._reading:
+            return await in_thread(question, store, *args, **kwargs)
+
+
+class Routes:
+    """Which path is answered by what."""
+
+    def __init__(self) -> None:
+        self._paths: dict[str, Answer] = {}
+
+    def add(self, path: str, answer: Answer) -> None:
+        """Let `answer` answer GET of `path`, or of everything below it if it ends in a slash."""
+        if path in self._paths:
+            raise ValueError(f"path {path}: must have one answer, it has two")
+        self._paths[path] = answer
+
+    def paths(self) -> tuple[str, ...]:
+        """Return all paths, in the order in which they were added."""
+        return tuple(self._paths)
+
+    async def answer(self, call: Call) -> web.StreamResponse:
+        """Return the answer to one call.
+
+        Raises:
+            ApiError: there is none, for the reason it says.
+        """
+        answer = self._paths.get(call.path) or self._above(call.path)
+        if answer is None:
+            raise ApiError("not_found", f"served are /health, {', '.join(self._paths)}")
+        try:
+            body = await answer(call, parameters_of(call))
+        except (BadQueryError, BadIdError) as error:
+            param = error.param if isinstance(error, BadQueryError) else error.kind
+            raise ApiError("bad_query", str(error), param=param, status=400) from None
+        except StoreAwayError as error:
+            raise ApiError("clickhouse_away", str(error), status=503, retry_after_s=2) from None
+        except StoreError as error:
+            raise ApiError("clickhouse_refused", str(error), status=503, retry_after_s=5) from None
+        return body if isinstance(body, web.StreamResponse) else json_answer(200, body, call)
+
+    def _above(self, path: str) -> Answer | None:
+        """Return what answers everything below the longest of the paths that `path` begins with."""
+        above = [added for added in self._paths if added.endswith("/") and path.startswith(added)]
+        return self._paths[max(above, key=len)] if above else None
+
+
+def json_answer(status: int, body: object, call: Call) -> web.Response:
+    """Return `body` as JSON."""
+    headers = {"Content-Type": "application/json", **call.id_headers()}
+    if status == 503:
+        headers["Retry-After"] = "1"
+    return web.Response(status=status, body=msgspec.json.encode(body), headers=headers)
