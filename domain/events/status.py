@@ -62,6 +62,8 @@ class OpenRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Of the node's own; 0 while nobody knows."""
     vision: bool = False
     """It is the node's own and holds an image."""
+    helper: NodeId = NodeId("")
+    """Where it is lent to; empty if it is not."""
 
 
 class QueueState(msgspec.Struct, frozen=True, kw_only=True):

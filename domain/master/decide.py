@@ -112,9 +112,8 @@ def _finish_links(state: State, *, said: bool) -> None:
             traffic.forget(state, key)
             said = False  # its failures held a breaker
     traffic.sweep(state)
-    control.added = {}
     if said or next(_of_links(state), None) is None:  # else some of it goes into the next commit
-        state.refit, state.failing = {}, {}
+        state.refit, state.failing, control.added = {}, {}, {}
         timers.settle(state)
 
 

@@ -77,7 +77,8 @@ def _said(added: LinkAdded, *, faster: bool, job_us: int = 0, owner_job_us: int 
 
 
 def evolve(state: State, decision: LinkPriced) -> None:
-    """Remember what the owner was told."""
+    """Remember what the owner was told: a link that is new is so no more."""
+    state.control.added.pop(decision.link, None)
     if decision.faster:
         state.hints[decision.link] = decision.owner
     else:

@@ -129,10 +129,11 @@ def snapshot(state: State, name: NodeId, fact: NodeSnapshot) -> None:
     if fact.part < fact.parts:
         return
     parts, node.parts, node.part = node.parts, [], 0
+    missed = node.late
     node.late = node.incomplete = False
     _replace_queues(state, name, [part for part in parts if not part.desk])
     _replace_slots(state, name, parts)
-    rooms.restated(state, node, fact.runtimes)
+    rooms.restated(state, node, fact.runtimes, missed=missed)
     touch_node(state, name, "health")
 
 
@@ -149,6 +150,7 @@ def _part(model: ModelId, request: OpenRequest, *, desk: bool) -> SnapshotPart:
         request.owner,
         request.est_tokens,
         request.vision,
+        request.helper,
     )
 
 
@@ -195,13 +197,13 @@ def _place(state: State, queue: Queue, part: SnapshotPart, before: HeldJob | Non
 
 def _replace_slots(state: State, name: NodeId, parts: list[SnapshotPart]) -> None:
     """Set the node's own side of every slot count to what it says it has."""
-    as_owner: set[tuple[LinkId, RequestId]] = set()
+    as_owner: dict[tuple[LinkId, RequestId], SnapshotPart] = {}
     as_helper: dict[tuple[LinkId, RequestId], SnapshotPart] = {}
     for part in parts:
         if part.link is not None and part.desk:
             as_helper[part.link, part.request] = part
         elif part.link is not None:
-            as_owner.add((part.link, part.request))
+            as_owner[part.link, part.request] = part
     for key in sorted(key for key in state.uses if name in slots.sides(key)[:2]):
         owner, helper, link = slots.sides(key)
         for request in sorted(state.uses[key]):
@@ -209,9 +211,32 @@ def _replace_slots(state: State, name: NodeId, parts: list[SnapshotPart]) -> Non
                 slots.left_by_owner(state, key, request)
             if name == helper and (link, request) not in as_helper:
                 slots.left_by_helper(state, key, request)
+    _open_slots(state, name, as_owner, as_helper)
+
+
+def _open_slots(
+    state: State,
+    name: NodeId,
+    as_owner: dict[tuple[LinkId, RequestId], SnapshotPart],
+    as_helper: dict[tuple[LinkId, RequestId], SnapshotPart],
+) -> None:
+    for (link, _), part in sorted(as_owner.items(), key=lambda item: item[0]):
+        if part.helper:
+            _lent_unheard(state, name, slots.use_key(link, name, part.helper), part)
     for (link, request), part in sorted(as_helper.items(), key=lambda item: item[0]):
         if part.owner is not None:
             key = slots.use_key(link, part.owner, name)
             if request not in state.uses.get(key, {}) and slots.accepted(state, key, request, name):
                 traffic.of(state, key, name)
                 traffic.changed(state, key)
+
+
+def _lent_unheard(state: State, name: NodeId, key: str, part: SnapshotPart) -> None:
+    """Count what a node has lent though its own word on that is lost: else nobody would ask whether its helper still works."""
+    if slots.is_lent(state, key, part.request):
+        return
+    if slots.lent(state, key, part.request, part.work, name):
+        went = traffic.of(state, key, name)
+        if went is not None:
+            went.owner_model = part.model
+    traffic.changed(state, key)

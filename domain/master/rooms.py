@@ -23,13 +23,14 @@ from domain.master.state import Node, Room, State, owner_key, touch, touch_lende
 NONE: Final = ModelId("")
 BORROWED: Final = "borrowed"
 RESTORE: Final = "restore"
+_ALONE: Final = "/"
 _KEEP_DISPLACED: Final = frozenset({BORROWED, "guardian"})
 """Loads after which what they drove out is loaded back."""
 
 
 def room_name(info: ModelInfo) -> str:
     """Return the key of a model's runtime at its node."""
-    return f"={info.runtime}" if info.runtime else f"/{info.id}"
+    return f"={info.runtime}" if info.runtime else f"{_ALONE}{info.id}"
 
 
 def room_of(node: Node, model: ModelId) -> Room | None:
@@ -144,8 +145,14 @@ def restore_cancelled(state: State, name: NodeId, fact: RestoreCancelled) -> Non
         _changed(state, name, node, room)
 
 
-def restated(state: State, node: Node, said: tuple[RuntimeState, ...]) -> None:
-    """Take what a snapshot says of the runtimes that models share."""
+def restated(state: State, node: Node, said: tuple[RuntimeState, ...], *, missed: bool) -> None:
+    """Take what a snapshot says of the runtimes that models share.
+
+    `missed`: facts were lost before it. It does not tell of a runtime that one model has alone: a load there whose end may be
+    among them counts as done, or its helper would seem to load for ever.
+    """
+    if missed:
+        _end_loads(node)
     for each in said:
         room = node.rooms.get(f"={each.runtime}")
         if room is None:
@@ -159,6 +166,13 @@ def restated(state: State, node: Node, said: tuple[RuntimeState, ...]) -> None:
         else:
             room.since_us, room.cause = 0, ""
         _tell_models(node, room)
+
+
+def _end_loads(node: Node) -> None:
+    for name, alone in sorted(node.rooms.items()):
+        if alone.loading and name.startswith(_ALONE):
+            alone.resident, alone.loading, alone.since_us, alone.cause = alone.loading, NONE, 0, ""
+            _tell_models(node, alone)
 
 
 # ---- what the plan asks ----------------------------------------------------------------------------------------------

@@ -98,6 +98,12 @@ def opened_us(state: State, key: str, request: RequestId) -> int:
     return use.opened_us if use is not None else state.now_us
 
 
+def is_lent(state: State, key: str, request: RequestId) -> bool:
+    """Tell whether the owner has said that it sends the request, and nothing since of how that ended."""
+    use = state.uses.get(key, {}).get(request)
+    return use is not None and use.lent > use.lent_closed
+
+
 def started(state: State, key: str, request: RequestId) -> None:
     """Note that the helper's engine began the request."""
     use = state.uses.get(key, {}).get(request)

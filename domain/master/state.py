@@ -216,6 +216,7 @@ class SnapshotPart(msgspec.Struct):
     owner: NodeId | None
     tokens: int = 0
     vision: bool = False
+    helper: NodeId = NodeId("")
 
 
 class Orphan(msgspec.Struct, frozen=True):

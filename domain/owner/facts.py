@@ -226,6 +226,7 @@ def open_request(request: OwnRequest, now_us: int) -> OpenRequest:
         lease=request.lease,
         est_tokens=request.new.est_tokens,
         vision=request.new.vision,
+        helper=request.helper,
     )
 
 
