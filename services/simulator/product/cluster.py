@@ -3,26 +3,10 @@
 Facts reach the master at once, and what it decides reaches the owner `control_s` after the first of them.
 """
 
-from collections.abc import Callable
-from typing import Any, assert_never
-
 from msgspec.structs import replace
 
-from domain.actions import (
-    AcceptBorrow,
-    Action,
-    CancelEngine,
-    CancelLend,
-    Dispatch,
-    Lend,
-    LoadModel,
-    OrderKey,
-    Output,
-    Refuse,
-    RefuseBorrow,
-)
+from domain.actions import Dispatch
 from domain.events import (
-    Basis,
     BorrowFinished,
     Cancelled,
     CutOff,
@@ -32,21 +16,17 @@ from domain.events import (
     LeaseUpdated,
     LendReturned,
     Lent,
-    LinkPriced,
     Loaded,
-    Observation,
     Registered,
     Restored,
 )
-from domain.events.decision import LeaseChecked, LeaseEvent, LinkWord
-from domain.ids import LinkId, ModelId, RequestId
+from domain.ids import Incarnation, LinkId, ModelId, NodeId, RequestId
 from domain.inputs import EngineResult
 from services.simulator.curves import Recorder, Sample
 from services.simulator.model.dice import dice_of, lognormal_factor
 from services.simulator.model.measures import Measures, measure
 from services.simulator.model.parts import Job, Node
 from services.simulator.model.scenario import Scenario
-from services.simulator.model.world import Counts
 from services.simulator.product import faults
 from services.simulator.product.clients import Clients
 from services.simulator.product.engine import VirtualEngine
@@ -54,7 +34,6 @@ from services.simulator.product.history import history_of, settings_of
 from services.simulator.product.master import VirtualMaster
 from services.simulator.product.names import (
     BEGIN_US,
-    NEVER_US,
     UNIT_OF_WORK,
     incarnation_of,
     link_of,
@@ -66,7 +45,7 @@ from services.simulator.product.names import (
 )
 from services.simulator.product.node import VirtualNode
 from services.simulator.product.timeline import Timeline
-from services.simulator.product.wires import Wires
+from services.simulator.product.virtual import VirtualCluster
 
 _BLACK_HOLE_US = 200_000
 _STEP_US = 30_000_000
@@ -74,7 +53,7 @@ _STEP_US = 30_000_000
 _OK, _ERROR = 200, 500
 
 
-class Cluster:
+class Cluster(VirtualCluster[VirtualNode]):
     """A scenario in progress."""
 
     def __init__(
@@ -84,15 +63,10 @@ class Cluster:
         master: VirtualMaster | None = None,
         seed: int = 0,
     ) -> None:
+        time = Timeline(BEGIN_US - us(scenario.idle_before_s))
+        super().__init__(time, master or VirtualMaster(), control_us=us(scenario.control_s), hop_us=us(scenario.hop_s))
         self.scenario, self._recorder = scenario, recorder
-        self.time = Timeline(BEGIN_US - us(scenario.idle_before_s))
         self.dice = dice_of(seed * 7919 + 17)  # of the true load times, as in the model
-        self.master = master or VirtualMaster()
-        self.wires = Wires(self)
-        self.counts = Counts()
-        self._looks = False
-        self._sent_us: dict[Basis, int] = {}
-        self._priced: dict[LinkId, tuple[LinkPriced, OrderKey]] = {}
         self._links = [
             link_of(owner, helper, scenario.model_of(owner))
             for owner, helpers in scenario.links.items()
@@ -149,7 +123,7 @@ class Cluster:
 
     def _pass_time(self) -> None:
         self.master.wake(self.time.now_us)
-        self._decide_in(0)
+        self.decide_in(0)
 
     def _register(self, node: VirtualNode, resident: ModelId | None) -> None:
         node.pseq = 0
@@ -166,27 +140,22 @@ class Cluster:
             mine = [link.link for link in self._links if (link.owner, link.owner_model) == (node.name, model)]
             others = [link.link for link in self._links if (link.helper, link.helper_model) == (node.name, model)]
             self.do(node, runtime.set_links(mine, others, now_us))
-        for link in self._links:
-            if link.owner == node.name and link.link in self._priced:
-                self._hear(*self._priced[link.link])
+        self.tell_prices([link.link for link in self._links if link.owner == node.name])
 
-    # -- facts and decisions
+    # -- what happens outside of its machines
 
-    def state(self, node: VirtualNode, fact: Fact) -> None:
-        """Let the node state a fact: the master hears it, and will decide."""
-        now_us = self.time.now_us
-        node.pseq += 1
-        incarnation = incarnation_of(node.life)
-        self._sent_us[Basis(node.name, incarnation, node.pseq)] = now_us
-        heard = fact if self.scenario.learn or now_us < BEGIN_US else _teaches_nothing(fact)
-        self.master.hear(node.name, incarnation, node.pseq, heard, now_us)
+    def node_of(self, name: NodeId) -> VirtualNode:
+        """Return the node of that name."""
+        return self.nodes[number_of(name)]
+
+    def incarnation(self, node: VirtualNode) -> Incarnation:
+        """Return the incarnation of a node's process."""
+        return incarnation_of(node.life)
+
+    def heard(self, node: VirtualNode, fact: Fact) -> Fact:
+        """Count a fact, and tell what the master learns of it."""
         self._count(node, fact)
-        self._decide_in(us(self.scenario.control_s))
-
-    def observe(self, observation: Observation) -> None:
-        """Let the master see something itself."""
-        self.master.observe(observation, self.time.now_us)
-        self._decide_in(us(self.scenario.control_s))
+        return fact if self.scenario.learn or self.time.now_us < BEGIN_US else _teaches_nothing(fact)
 
     def _count(self, node: VirtualNode, fact: Fact) -> None:
         match fact:
@@ -205,102 +174,18 @@ class Cluster:
             case _:
                 pass
 
-    def _decide_in(self, delay_us: int) -> None:
-        if not self._looks:
-            self._looks = True
-            self.time.after(delay_us, self._decide)
+    def link_flags(self, link: LinkId) -> tuple[bool, bool]:
+        """Return that every helper may load, and loads back."""
+        del link
+        return True, True
 
-    def _decide(self) -> None:
-        self._looks = False
-        for event, order in self.master.decide():
-            self._hear(event, order)
-        due_us = self.master.due_in_us()
-        if due_us is not None:
-            self.time.after(due_us, self._wake, self.master.heard)
+    def refused(self, request: RequestId) -> None:
+        """Let a client hear an error."""
+        self.clients.refused(request)
 
-    def _wake(self, heard: int) -> None:
-        if self.master.heard == heard:  # else domain time has moved, and the timer was looked at again
-            self.master.wake(self.time.now_us)
-            self._decide_in(0)
-
-    def _hear(self, event: LeaseEvent | LinkWord, order: OrderKey) -> None:
-        if isinstance(event, LinkPriced):
-            self._priced[event.link] = event, order
-        if isinstance(event, LeaseEvent) and event.probe and event.slots:
-            self.counts.probes += 1
-        node = self.nodes[number_of(event.helper if isinstance(event, LeaseChecked) else event.owner)]
-        if node.alive:
-            self.later(node, 0, self._take_in, node, event, order)
-
-    def _take_in(self, node: VirtualNode, event: LeaseEvent | LinkWord, order: OrderKey) -> None:
-        now_us = self.time.now_us
-        if isinstance(event, LeaseEvent):
-            sent_us = self._sent_us.get(event.basis)
-            self.do(node, node.runtimes[event.owner_model].take_lease(event, order, sent_us, now_us))
-        else:
-            model = event.helper_model if isinstance(event, LeaseChecked) else event.owner_model
-            self.do(node, node.runtimes[model].take_word(event, order, now_us))
-
-    # -- a node's doing
-
-    def later(self, node: VirtualNode, after_us: int, what: Callable[..., None], *arguments: Any) -> None:
-        """Let something reach a node: not in its next life, and not while it hangs."""
-        if after_us == 0 and not node.hung:
-            what(*arguments)
-        else:
-            self.time.after(after_us, self._reach, node, node.life, what, arguments)
-
-    def _reach(self, node: VirtualNode, life: int, what: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-        if node.life != life:
-            return
-        if node.hung:
-            node.kept_for_later.append((what, arguments))
-        else:
-            what(*arguments)
-
-    def catch_up(self, node: VirtualNode) -> None:
-        """Let a node that came back take what has waited for it."""
-        kept, node.kept_for_later = node.kept_for_later, []
-        for what, arguments in kept:
-            what(*arguments)
-
-    def do(self, node: VirtualNode, outputs: list[Output]) -> None:
-        """State the facts and do the actions that a machine answered with, in their order."""
-        for output in outputs:
-            if isinstance(output, Action):
-                self._act(node, output)
-            else:
-                self.state(node, output)
-        due_us = node.next_timer_us()
-        if due_us is not None and due_us < node.wakes_us:
-            node.wakes_us = due_us
-            self.time.at(due_us, self._reach, node, node.life, self._tick, (node, due_us))
-
-    def _tick(self, node: VirtualNode, due_us: int) -> None:
-        if node.wakes_us == due_us:
-            node.wakes_us = NEVER_US
-            self.do(node, node.tick(self.time.now_us))
-
-    def _act(self, node: VirtualNode, action: Action) -> None:
-        match action:
-            case Dispatch():
-                self._dispatch(node, action)
-            case Lend():
-                self.wires.lend(node, action)
-            case AcceptBorrow():
-                self.wires.accept(node, action.request)
-            case RefuseBorrow():
-                self.wires.refuse(action)
-            case CancelLend():
-                self.wires.cancel(node, action)
-            case CancelEngine():
-                node.engine.give_up(action.request)
-            case LoadModel():
-                self._load(node, action.model)
-            case Refuse():
-                self.clients.refused(action.request)
-            case never:
-                assert_never(never)
+    def give_up(self, node: VirtualNode, request: RequestId) -> None:
+        """Take a request from a node's engine."""
+        node.engine.give_up(request)
 
     def work_of(self, request: RequestId) -> int:
         """Return the work that a request is taken for, in micro-tokens."""
@@ -313,7 +198,13 @@ class Cluster:
         """Return the model that a job asks for."""
         return model_name(job.model)
 
-    def _dispatch(self, node: VirtualNode, action: Dispatch) -> None:
+    def model_asked(self, node: VirtualNode, request: RequestId) -> ModelId:
+        """Return the model of a request: it has the same name on every node."""
+        del node
+        return self.model_of(self.clients.job(request))
+
+    def dispatch(self, node: VirtualNode, action: Dispatch) -> None:
+        """Give a request to a node's engine."""
         job, scenario = self.clients.job(action.request), self.scenario
         if action.borrowed and node.number in scenario.black_holes:
             node.engine.take(action.request, _BLACK_HOLE_US, _ERROR)
@@ -333,13 +224,8 @@ class Cluster:
     def _served(self, node: VirtualNode, request: RequestId, took_us: int, status: int) -> None:
         self.ended_in_engine(node, request, took_us, EngineResult(status=status, complete=status > 0))
 
-    def ended_in_engine(self, node: VirtualNode, request: RequestId, took_us: int, result: EngineResult) -> None:
-        """Let a node see that its engine is done with a request, well or badly."""
-        model = self.model_of(self.clients.job(request))
-        self.do(node, node.runtimes[model].engine_finished(request, result, self.time.now_us))
-        self.wires.served(node, request, took_us, result.status)
-
-    def _load(self, node: VirtualNode, model: ModelId) -> None:
+    def load(self, node: VirtualNode, model: ModelId) -> None:
+        """Let a node's engine load a model."""
         took_s = self.scenario.load_s[node.number] * lognormal_factor(self.dice, self.scenario.load_cv)
         node.loads += 1
         node.load_time_s += took_s

@@ -1,38 +1,32 @@
 """A simulated node: one engine, and the product's machines for every model that the node may serve."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Sequence
 
 from domain.actions import Output
 from domain.engine_room import EngineRoom
 from domain.events import ModelInfo
-from domain.ids import LinkId, ModelId
+from domain.ids import ModelId
 from domain.inputs import RoomConfig, RuntimeConfig
 from domain.runtime import ModelRuntime
 from services.simulator.model.scenario import Fault, Scenario
 from services.simulator.product.engine import VirtualEngine
+from services.simulator.product.machines import MachineNode
 from services.simulator.product.names import NEVER_US, RUNTIME, model_name, name_of, us
 
 _CONTEXT = 1 << 20
 """Tokens of each model's window: requests of a scenario have none, so all fit."""
 
 
-class VirtualNode:
+class VirtualNode(MachineNode):
     """What a node is, and what it has stated. A new life has new machines; the engine and the measures stay."""
 
     def __init__(self, scenario: Scenario, number: int, engine: VirtualEngine) -> None:
-        self.scenario, self.number, self.name, self.engine = scenario, number, name_of(number), engine
+        super().__init__(name_of(number))
+        self.scenario, self.number, self.engine = scenario, number, engine
         self.models = _models_of(scenario, number)
-        self.alive, self.hung, self.life = True, False, 0
-        self.pseq = 0
-        self.wakes_us = NEVER_US
-        self.slots: dict[LinkId, int] = {}
         self.loads, self.load_time_s = 0, 0.0
         self.faults: list[Fault] = []
         """What has struck it."""
-        self.kept_for_later: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
-        """What reached it while it hung, or its clients want while it is down."""
-        self.runtimes: dict[ModelId, ModelRuntime] = {}
         self.room: EngineRoom | None = None
 
     @property
@@ -75,22 +69,9 @@ class VirtualNode:
         """Return the model that is in when the run begins."""
         return model_name(self.scenario.loaded[self.number])
 
-    def tick(self, now_us: int) -> list[Output]:
-        """Do what is due, the machines in their order."""
-        out: list[Output] = []
-        for machine in self._machines():
-            due_us = machine.next_timer_us()
-            if due_us is not None and due_us <= now_us:
-                out += machine.tick(now_us)
-        return out
-
-    def next_timer_us(self) -> int | None:
-        """Return when `tick` is due next; None if nothing waits for time."""
-        times = [machine.next_timer_us() for machine in self._machines()]
-        return min((time for time in times if time is not None), default=None)
-
-    def _machines(self) -> list[ModelRuntime | EngineRoom]:
-        return [*self.runtimes.values(), *([self.room] if self.room is not None else [])]
+    def rooms(self) -> Sequence[EngineRoom]:
+        """Return the runtime that its models share, if they do."""
+        return () if self.room is None else (self.room,)
 
 
 def _models_of(scenario: Scenario, number: int) -> tuple[ModelId, ...]:

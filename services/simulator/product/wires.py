@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 from domain.actions import CancelLend, Lend, RefuseBorrow
 from domain.ids import ModelId, RequestId
 from domain.inputs import BorrowOffer, LendFailure, LendResult
-from services.simulator.product.names import number_of, us
 
 if TYPE_CHECKING:
-    from services.simulator.product.cluster import Cluster
-    from services.simulator.product.node import VirtualNode
+    from services.simulator.product.machines import MachineNode
+    from services.simulator.product.virtual import VirtualCluster
 
 _NOTICED_US: Final = 100_000
 
@@ -23,33 +22,33 @@ _NOTICED_US: Final = 100_000
 class Wires:
     """Every lend that is under way, by its request."""
 
-    def __init__(self, cluster: "Cluster") -> None:
-        self._cluster = cluster
-        self._hop_us = us(cluster.scenario.hop_s)
-        self._lends: dict[RequestId, tuple[VirtualNode, Lend]] = {}
+    def __init__(self, cluster: "VirtualCluster[Any]", hop_us: int) -> None:
+        self._cluster, self._hop_us = cluster, hop_us
+        self._lends: dict[RequestId, tuple[MachineNode, Lend]] = {}
 
-    def lend(self, owner: "VirtualNode", lend: Lend) -> None:
+    def lend(self, owner: "MachineNode", lend: Lend) -> None:
         """Send the headers of a lend."""
         self._lends[lend.request] = (owner, lend)
         self._cluster.time.after(self._hop_us, self._offer, lend)
 
-    def _send(self, node: "VirtualNode", what: Callable[..., None], *arguments: Any, hops: int = 1) -> None:
+    def _send(self, node: "MachineNode", what: Callable[..., None], *arguments: Any, hops: int = 1) -> None:
         """Let `what` happen at `node` when it gets there; if it restarts meanwhile, it never does."""
         self._cluster.later(node, hops * self._hop_us, what, *arguments)
 
     # -- to the helper
 
     def _offer(self, lend: Lend) -> None:
-        helper = self._cluster.nodes[number_of(lend.grant.helper)]
+        helper = self._cluster.node_of(lend.grant.helper)
         if not helper.alive:
             owner, _ = self._lends[lend.request]
             self._send(owner, self._unreachable, lend)
         else:
             self._cluster.later(helper, 0, self._offered, helper, lend)
 
-    def _offered(self, helper: "VirtualNode", lend: Lend) -> None:
+    def _offered(self, helper: "MachineNode", lend: Lend) -> None:
         if not self._is_on(lend):
             return
+        may_load, restore = self._cluster.link_flags(lend.link)
         offer = BorrowOffer(
             request=lend.request,
             owner=lend.grant.owner,
@@ -58,13 +57,13 @@ class Wires:
             work=self._cluster.work_of(lend.request),
             slots=lend.grant.slots,
             remaining_us=lend.remaining_us - self._hop_us,
-            may_load=True,
-            restore=True,
+            may_load=may_load,
+            restore=restore,
         )
         runtime = helper.runtimes[ModelId(lend.grant.helper_model)]
         self._cluster.do(helper, runtime.borrow(offer, self._cluster.time.now_us))
 
-    def accept(self, helper: "VirtualNode", request: RequestId) -> None:
+    def accept(self, helper: "MachineNode", request: RequestId) -> None:
         """Say 100 Continue; the body comes after it."""
         if request in self._lends:
             owner, lend = self._lends[request]
@@ -77,12 +76,12 @@ class Wires:
             runtime = owner.runtimes[lend.grant.owner_model]
             self._cluster.do(owner, runtime.lend_accepted(lend.request, lend.lease, self._cluster.time.now_us))
 
-    def _body(self, helper: "VirtualNode", lend: Lend) -> None:
+    def _body(self, helper: "MachineNode", lend: Lend) -> None:
         if self._is_on(lend):
             runtime = helper.runtimes[ModelId(lend.grant.helper_model)]
             self._cluster.do(helper, runtime.borrow_body(lend.request, self._cluster.time.now_us))
 
-    def cancel(self, owner: "VirtualNode", cancel: CancelLend) -> None:
+    def cancel(self, owner: "MachineNode", cancel: CancelLend) -> None:
         """Close a lend's connection from the owner's side."""
         taken = self._lends.get(cancel.request)
         if taken is not None and taken[0] is owner and taken[1].lease == cancel.lease:
@@ -90,11 +89,11 @@ class Wires:
             self._close(taken[1], self._hop_us)
 
     def _close(self, lend: Lend, after_us: int) -> None:
-        helper = self._cluster.nodes[number_of(lend.grant.helper)]
+        helper = self._cluster.node_of(lend.grant.helper)
         if helper.alive:
             self._cluster.later(helper, after_us, self._gone, helper, lend)
 
-    def _gone(self, helper: "VirtualNode", lend: Lend) -> None:
+    def _gone(self, helper: "MachineNode", lend: Lend) -> None:
         runtime = helper.runtimes[ModelId(lend.grant.helper_model)]
         self._cluster.do(helper, runtime.borrower_gone(lend.request, self._cluster.time.now_us))
 
@@ -120,7 +119,7 @@ class Wires:
                 outputs = runtime.lend_refused(lend.request, lend.lease, refusal.code, now_us)
         self._cluster.do(owner, outputs)
 
-    def begun(self, helper: "VirtualNode", request: RequestId) -> None:
+    def begun(self, helper: "MachineNode", request: RequestId) -> None:
         """Let the owner see the answer begin, if the request is another node's."""
         if request in self._lends and self._lends[request][0] is not helper:
             owner, lend = self._lends[request]
@@ -132,7 +131,7 @@ class Wires:
             runtime = owner.runtimes[lend.grant.owner_model]
             self._cluster.do(owner, runtime.lend_answering(lend.request, lend.lease, self._cluster.time.now_us))
 
-    def served(self, helper: "VirtualNode", request: RequestId, took_us: int, status: int) -> None:
+    def served(self, helper: "MachineNode", request: RequestId, took_us: int, status: int) -> None:
         """Send the answer home, if the request is another node's."""
         if request in self._lends and self._lends[request][0] is not helper:
             owner, lend = self._lends[request]
@@ -149,7 +148,7 @@ class Wires:
         runtime = owner.runtimes[lend.grant.owner_model]
         self._cluster.do(owner, runtime.lend_answered(lend.request, lend.lease, answer, self._cluster.time.now_us))
 
-    def break_off(self, node: "VirtualNode") -> None:
+    def break_off(self, node: "MachineNode") -> None:
         """Break the connections of a node that went down: those of what is lent to it, and of what it has lent."""
         for request in sorted(self._lends):
             owner, lend = self._lends[request]
@@ -177,7 +176,7 @@ class Wires:
         taken = self._lends.get(lend.request)
         return taken is not None and taken[1] is lend
 
-    def _take(self, lend: Lend) -> "VirtualNode | None":
+    def _take(self, lend: Lend) -> "MachineNode | None":
         """Take a lend off the wire; None if it is over."""
         if not self._is_on(lend):
             return None
