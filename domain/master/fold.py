@@ -9,7 +9,7 @@ messages of two streams reached a master.
 
 from bisect import insort
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from domain.events import (
     Accepting,
@@ -83,7 +83,7 @@ def fold_fact(state: State, given: FactOrRejected) -> None:
             _skip(state, given)
         return
     if not given.speaker:
-        observed = _OBSERVED.get(type(given.fact))
+        observed = _OBSERVED[type(given.fact)]
         if observed is not None and given.term == state.term:
             observed(state, given.fact)
         return
@@ -92,7 +92,7 @@ def fold_fact(state: State, given: FactOrRejected) -> None:
         node = state.nodes[given.speaker] = Node()
     if not _in_turn(state, given, node):
         return
-    handler = _HANDLERS.get(type(given.fact))
+    handler = _HANDLERS[type(given.fact)]
     if handler is not None:
         handler(state, given.speaker, given.fact)
 
@@ -116,13 +116,13 @@ def _in_turn(state: State, given: FactInput, node: Node) -> bool:
     if given.incarnation != node.incarnation or not node.incarnation:
         # a node that is not known at all may be in the middle of its life: a new generation of the ledger has begun
         begins = given.pseq == 1 or not node.incarnation
-        if not begins or type(given.fact) is not Registered or given.incarnation in node.closed:
+        if not begins or not isinstance(given.fact, Registered) or given.incarnation in node.closed:
             return False
         registration.open_incarnation(state, given.speaker, node, given.incarnation)
         node.pseq = given.pseq - 1
     elif given.pseq <= node.pseq:
         return False
-    elif given.pseq > node.pseq + 1 and not (type(given.fact) is NodeSnapshot and given.fact.part == 1):
+    elif given.pseq > node.pseq + 1 and not (isinstance(given.fact, NodeSnapshot) and given.fact.part == 1):
         node.incomplete = True
         return False
     if given.pseq > node.pseq + 1:
@@ -319,46 +319,62 @@ def _summarised(state: State, node: NodeId, fact: FactsSummarised) -> None:
     state.nodes[node].late = True
 
 
-_HANDLERS: dict[type[Input], Callable[[State, NodeId, Any], None]] = {
-    Held: _held,
-    Started: _started,
-    Finished: _finished,
-    Failed: _ended,
-    Cancelled: _ended,
-    Rejected: _ended,
-    Expired: _ended,
-    QueueSnapshot: _alive,
-    Lent: _lent,
-    LendAnswered: lending.lend_closed,
-    LendReturned: lending.lend_closed,
-    LendBusy: lending.lend_closed,
-    CutOff: lending.lend_closed,
-    RelayRefused: lending.lend_closed,
-    LeaseUpdated: _alive,
-    BorrowAccepted: lending.accepted,
-    BorrowStarted: lending.started,
-    BorrowFinished: _borrow_finished,
-    BorrowReturned: lending.borrow_closed,
-    BorrowBusy: lending.borrow_closed,
-    StillRunning: lending.still_running,
-    LoadStarted: rooms.load_started,
-    Loaded: _loaded,
-    Restored: _loaded,
-    RestoreCancelled: rooms.restore_cancelled,
-    Unloaded: rooms.unloaded,
-    LoadFailed: rooms.unloaded,
-    Registered: registration.registered,
-    NodeSnapshot: registration.snapshot,
-    Accepting: _accepting,
-    NotAccepting: _not_accepting,
-    Draining: _draining,
-    Stopped: _draining,
-    FactsSummarised: _summarised,
-}
+_Handler = TypeVar("_Handler")
+
+
+class _ByKind(dict[type[Input], _Handler | None]):
+    """What each kind of event is folded by; None for one that no rule reads."""
+
+    def __missing__(self, kind: type[Input]) -> _Handler | None:
+        """Find the handler of a reader's own subclass of an event (adapters.log.bounds), once."""
+        found = self[kind] = next((self[base] for base in kind.__mro__[1:] if base in self), None)
+        return found
+
+
+_HANDLERS: _ByKind[Callable[[State, NodeId, Any], None]] = _ByKind(
+    {
+        Held: _held,
+        Started: _started,
+        Finished: _finished,
+        Failed: _ended,
+        Cancelled: _ended,
+        Rejected: _ended,
+        Expired: _ended,
+        QueueSnapshot: _alive,
+        Lent: _lent,
+        LendAnswered: lending.lend_closed,
+        LendReturned: lending.lend_closed,
+        LendBusy: lending.lend_closed,
+        CutOff: lending.lend_closed,
+        RelayRefused: lending.lend_closed,
+        LeaseUpdated: _alive,
+        BorrowAccepted: lending.accepted,
+        BorrowStarted: lending.started,
+        BorrowFinished: _borrow_finished,
+        BorrowReturned: lending.borrow_closed,
+        BorrowBusy: lending.borrow_closed,
+        StillRunning: lending.still_running,
+        LoadStarted: rooms.load_started,
+        Loaded: _loaded,
+        Restored: _loaded,
+        RestoreCancelled: rooms.restore_cancelled,
+        Unloaded: rooms.unloaded,
+        LoadFailed: rooms.unloaded,
+        Registered: registration.registered,
+        NodeSnapshot: registration.snapshot,
+        Accepting: _accepting,
+        NotAccepting: _not_accepting,
+        Draining: _draining,
+        Stopped: _draining,
+        FactsSummarised: _summarised,
+    }
+)
 """One handler a fact; facts without one (Kept, LeaseRefused, NativeWaited, ...) are for people and projections."""
 
-_OBSERVED: dict[type[Input], Callable[[State, Any], None]] = {
-    HeartbeatMissed: health.missed,
-    HeartbeatSeen: health.seen,
-    Due: timers.due,
-}
+_OBSERVED: _ByKind[Callable[[State, Any], None]] = _ByKind(
+    {
+        HeartbeatMissed: health.missed,
+        HeartbeatSeen: health.seen,
+        Due: timers.due,
+    }
+)
