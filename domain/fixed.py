@@ -10,13 +10,15 @@ ONE: Final = 1 << 32
 """1 in Q32."""
 _GUARD: Final = 24
 """Extra bits of the inner sums, so that the last bit of the result is right but for one unit."""
+_INNER_BITS: Final = 32 + _GUARD
 _INNER_ONE: Final = ONE << _GUARD
 _LN2: Final = 49946518145322874
 """ln 2 with 32 + 24 fraction bits, rounded."""
-_EXP_TERMS: Final = 16
+_EXP_TERMS: Final = tuple(range(1, 17))
 _LOG_TERMS: Final = 20
 _TABLE_BITS: Final = 5
 _STEPS: Final = 1 << _TABLE_BITS
+_STEP_BITS: Final = _INNER_BITS - _TABLE_BITS
 EXP_MAX: Final = 40 * ONE
 """exp(40) is 2.4e17; beyond it a price means nothing, and the result is held there."""
 
@@ -31,8 +33,8 @@ def exp_q32(x_q32: int) -> int:
     if k < -33:
         return 0
     total = term = _INNER_ONE
-    for i in range(1, _EXP_TERMS + 1):
-        term = (term * r >> (32 + _GUARD)) // i
+    for i in _EXP_TERMS:
+        term = (term * r >> _INNER_BITS) // i
         if not term:
             break
         total += term
@@ -52,33 +54,39 @@ def ln_q32(numerator: int, denominator: int = 1) -> int:
     if numerator <= 0 or denominator <= 0:
         raise ValueError(f"ln of {numerator}/{denominator}: both must be above zero")
     k = numerator.bit_length() - denominator.bit_length()
-    m = _shift(numerator, 32 + _GUARD - k) // denominator
+    bits = _INNER_BITS - k
+    m = (numerator << bits if bits >= 0 else numerator >> -bits) // denominator
     if m < _INNER_ONE:
         k -= 1
-        m = _shift(numerator, 32 + _GUARD - k) // denominator
-    step = (m - _INNER_ONE) >> (32 + _GUARD - _TABLE_BITS)
-    c = _INNER_ONE + (step << (32 + _GUARD - _TABLE_BITS))
-    y = ((m - c) << (32 + _GUARD)) // (m + c)
-    return (_twice_artanh(y) + _LN_TABLE[step] + k * _LN2) >> _GUARD
+        bits += 1
+        m = (numerator << bits if bits >= 0 else numerator >> -bits) // denominator
+    step = (m - _INNER_ONE) >> _STEP_BITS
+    c = _INNER_ONE + (step << _STEP_BITS)
+    y = ((m - c) << _INNER_BITS) // (m + c)
+    # 2 artanh y: with y below 1/64 the powers from the eleventh on are below the last bit, so that five terms are the series
+    square = y * y >> _INNER_BITS
+    third = y * square >> _INNER_BITS
+    fifth = third * square >> _INNER_BITS
+    seventh = fifth * square >> _INNER_BITS
+    ninth = seventh * square >> _INNER_BITS
+    twice_artanh = 2 * (y + third // 3 + fifth // 5 + seventh // 7 + ninth // 9)
+    return (twice_artanh + _LN_TABLE[step] + k * _LN2) >> _GUARD
 
 
 def _twice_artanh(y: int) -> int:
-    square = y * y >> (32 + _GUARD)
+    """Return 2 artanh y by the whole series; 56 fraction bits on both sides."""
+    square = y * y >> _INNER_BITS
     total, power = 0, y
     for odd in range(1, 2 * _LOG_TERMS, 2):
         total += power // odd
-        power = power * square >> (32 + _GUARD)
+        power = power * square >> _INNER_BITS
         if not power:
             break
     return 2 * total
 
 
-_LN_TABLE: Final = tuple(_twice_artanh((i << (32 + _GUARD)) // (2 * _STEPS + i)) for i in range(_STEPS))
-"""ln (1 + i / 32): with it the series of a logarithm has six terms, not eighteen."""
-
-
-def _shift(value: int, bits: int) -> int:
-    return value << bits if bits >= 0 else value >> -bits
+_LN_TABLE: Final = tuple(_twice_artanh((i << _INNER_BITS) // (2 * _STEPS + i)) for i in range(_STEPS))
+"""ln (1 + i / 32): with it the series of a logarithm has five terms, not eighteen."""
 
 
 def times(value: int, factor_q32: int) -> int:
