@@ -78,11 +78,12 @@ class EngineRoom:
 
     # -- what the node tells it
 
-    def set_restore_delay(self, delay_us: int) -> None:
-        """Change `offload_restore_delay`; a restore that is scheduled keeps its moment."""
-        if delay_us != self.config.restore_delay_us:
-            self.config = msgspec.structs.replace(self.config, restore_delay_us=delay_us)
-            self._restore.delay_us = delay_us
+    def set_restore(self, *, delay_us: int, keep_while_likely: bool) -> None:
+        """Change `offload_restore_delay` and `offload_keep_while_likely`; a restore that is scheduled keeps its moment."""
+        self.config = msgspec.structs.replace(
+            self.config, restore_delay_us=delay_us, keep_while_likely=keep_while_likely
+        )
+        self._restore.delay_us, self._restore.keep = delay_us, keep_while_likely
 
     def begin(self, resident: ModelId | None, now_us: int) -> list[Output]:
         """Say what is loaded at the start; None if nothing is."""

@@ -76,6 +76,8 @@ class NodeModel(_Table, frozen=True, kw_only=True):
     """Models of a node that name the same runtime share it: at most one of their engines is loaded. Empty: it has its own."""
     startup: bool = False
     """It is the one that its runtime loads at the start; where none says so, the first."""
+    load_timeout_s: int = 600
+    """Longest time that its engine may take to start or load; over it the load has failed. A large model loads for minutes."""
     load_url: str = ""
     """POST here has the engine at `url` load the model; empty: it loads by itself when it is asked for work."""
     load_body: str = ""

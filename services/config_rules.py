@@ -223,6 +223,7 @@ def _model(key: str, model: NodeModel) -> Iterator[Problem]:
     yield from _orders(key, model)
     yield from _range(f"{key}.port", model.port, 0, 65535)
     yield from _range(f"{key}.slots", model.slots, 1, 4096)
+    yield from _range(f"{key}.load_timeout_s", model.load_timeout_s, 1, 86_400)
     yield from _range(f"{key}.context", model.context, 0, 1 << 30)
 
 

@@ -52,6 +52,7 @@ SETTINGS: Final[Mapping[str, Setting]] = {
     for setting in (
         Setting("offload_decisions_retention", _days(30), _days(1), _days(3650), "us", "how long decisions are kept"),
         Setting("offload_hold_for_faster_helper", 1, 0, 1, "bool", "keep a request for a helper that ends it sooner"),
+        Setting("offload_keep_while_likely", 1, 0, 1, "bool", "keep a borrowed model while its next visit is likelier"),
         Setting("offload_lease_ttl", _seconds(30), _seconds(3), _seconds(600), "us", "lifetime of a lease"),
         Setting(
             "offload_lent_stall_timeout",

@@ -19,7 +19,7 @@ class Restore:
 
     def __init__(self, config: RoomConfig) -> None:
         self.delay_us = config.restore_delay_us
-        self._keep = config.keep_while_likely
+        self.keep = config.keep_while_likely
         self.displaced: ModelId | None = None
         """What was loaded before the run of borrowed work that drove it out."""
         self.wanted = False
@@ -80,7 +80,7 @@ class Restore:
 
         visits a second x `switch_us` > own requests a second x `back_us`, multiplied out. Before a second visit: no.
         """
-        if not self._keep or not self._visits or self._last_borrow_us is None:
+        if not self.keep or not self._visits or self._last_borrow_us is None:
             return False
         visits_us = sum(self._visits) + now_us - self._last_borrow_us
         own, own_us = self._own_rate(now_us)

@@ -11,7 +11,7 @@ from domain.errors import BadConfigError
 from domain.events import Fact, Loaded, LoadFailed, LoadStarted
 from domain.ids import ModelId
 from domain.ports import Clock
-from services.node.engine_life import START_S, EngineLife
+from services.node.engine_life import EngineLife
 
 _LOG: Final = logging.getLogger("leaseway.node")
 _BACKOFF_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -71,7 +71,7 @@ class EngineKeeper:
         began_us = self._clock.monotonic_us()
         if self._ours:
             self._state(LoadStarted(model=self._model, cause="own"))
-        why = await self._life.start(patience_s=START_S if self._ours else None)
+        why = await self._life.start(patience_s=self._life.model.load_timeout_s if self._ours else None)
         if why:
             return why
         self._up(self._clock.monotonic_us() - began_us if self._ours else 0)

@@ -21,8 +21,6 @@ MISSES_MAX: Final = 3
 """An idle engine that does not answer so often in a row is dead; one with work inside is not judged by its silence."""
 _LOOK_FIRST_S: Final = 0.05
 _LOOK_MAX_S: Final = 0.5
-START_S: Final = 600.0
-"""One that is not ready by then is given up: a large model loads for minutes."""
 HTTP_SILENCE_S: Final = 600.0
 
 
@@ -114,7 +112,7 @@ class EngineLife:
 
     async def _order(self, url: str, body: str) -> str:
         posted = body.encode() or msgspec.json.encode({"model": self.model.local_id or self.model.id})
-        return await order(self._questions, url, posted, timeout_s=START_S)
+        return await order(self._questions, url, posted, timeout_s=float(self.model.load_timeout_s))
 
     async def _until_ready(self, engine: Engine, patience_s: float | None) -> str:
         loop, pause_s = asyncio.get_running_loop(), _LOOK_FIRST_S

@@ -60,7 +60,10 @@ class Models:
     def control_changed(self) -> None:
         """Pass on what the view says now of links and settings."""
         for shared in self._shared.values():
-            shared.room.set_restore_delay(self._view.setting("offload_restore_delay"))
+            shared.room.set_restore(
+                delay_us=self._view.setting("offload_restore_delay"),
+                keep_while_likely=bool(self._view.setting("offload_keep_while_likely")),
+            )
         for model, served in sorted(self.by_id.items()):
             lent = [link.link for link in self._view.links_lent_by(self._node, model)]
             borrowed = [link.link for link in self._view.links_borrowed_by(self._node, model)]
@@ -101,7 +104,10 @@ class Models:
     def _runtime(self, name: str) -> SharedRuntime:
         if name not in self._shared:
             config = RoomConfig(
-                node=self._node, runtime=name, restore_delay_us=self._view.setting("offload_restore_delay")
+                node=self._node,
+                runtime=name,
+                restore_delay_us=self._view.setting("offload_restore_delay"),
+                keep_while_likely=bool(self._view.setting("offload_keep_while_likely")),
             )
             self._shared[name] = SharedRuntime(config, self._clock, self._state)
         return self._shared[name]

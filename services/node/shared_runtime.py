@@ -15,7 +15,6 @@ from domain.events import Fact, Loaded, LoadFailed, LoadStarted
 from domain.ids import ModelId, RequestId
 from domain.inputs import RoomConfig
 from domain.ports import Clock
-from services.node.engine_life import START_S
 from services.node.own_work import Served
 from services.node.ticket import Ticket
 
@@ -184,8 +183,9 @@ class SharedRuntime:
         """
         model, began_us = served.serving.model, self._clock.monotonic_us()
         ordered = bool(model.command or model.load_url)
+        patience_s = model.load_timeout_s if ordered else None if for_ever else 0
         try:
-            why = await served.life.start(patience_s=START_S if ordered else None if for_ever else 0)
+            why = await served.life.start(patience_s=patience_s)
         except BadConfigError as error:
             why = str(error)
         if why:

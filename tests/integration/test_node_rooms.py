@@ -143,6 +143,14 @@ async def test_a_loaded_engine_that_dies_is_told_and_the_next_request_loads_it_a
         assert story(local)[-2:] == ["own wants a", "a in"]
 
 
+async def test_a_load_that_hangs_has_failed_after_its_timeout_and_its_neighbour_is_served_again():
+    hangs = started("b", command=("sleep", "100"), load_timeout_s=1)
+    async with local_node([started("a"), hangs]) as local, client_of(local) as client:
+        assert await ask(client, "b") == (503, "model_unavailable")
+        assert [told for told in story(local) if told.startswith("b failed: not ready within 1 s")]
+        assert await ask(client, "a") == (200, "n1")
+
+
 async def test_a_model_that_cannot_be_loaded_is_refused_and_its_neighbour_serves_on():
     broken = started("b", command=("/does/not/exist",))
     async with local_node([started("a"), broken]) as local, client_of(local) as client:
@@ -362,9 +370,11 @@ async def test_an_own_request_of_the_helper_while_it_loads_for_borrowed_work_goe
             task.cancel()
 
 
-async def test_the_restore_delay_follows_its_setting():
+async def test_when_a_model_is_loaded_back_follows_its_settings():
     async with local_node([started("a"), started("b")], up=False) as local:
-        local.node.view.apply(SettingChanged(name="cluster.offload_restore_delay", value=7_000_000))
-        local.node.control_changed()
         (room,) = [shared.room for shared in local.node._fleet._shared.values()]
-        assert room.config.restore_delay_us == 7_000_000
+        assert room.config.keep_while_likely
+        local.node.view.apply(SettingChanged(name="cluster.offload_restore_delay", value=7_000_000))
+        local.node.view.apply(SettingChanged(name="cluster.offload_keep_while_likely", value=0))
+        local.node.control_changed()
+        assert (room.config.restore_delay_us, room.config.keep_while_likely) == (7_000_000, False)

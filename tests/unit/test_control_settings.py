@@ -30,6 +30,7 @@ def test_every_default_is_the_contracts():
     assert {name: show_value(setting, setting.default) for name, setting in SETTINGS.items()} == {
         "offload_decisions_retention": "30d",
         "offload_hold_for_faster_helper": "on",
+        "offload_keep_while_likely": "on",
         "offload_lease_ttl": "30s",
         "offload_lent_stall_timeout": "3m",
         "offload_probe_idle": "5s",
