@@ -29,6 +29,8 @@ LeasewayError
 +-- HistoryError           stored history is not what it should be: safe mode
     +-- ChainBrokenError
     +-- ReplayDiffersError
+    +-- UnknownPolicyError
+    +-- FactsLostError
     +-- HistoryLostError
 """
 
@@ -164,6 +166,22 @@ class ChainBrokenError(HistoryError):
 
 class ReplayDiffersError(HistoryError):
     """Deciding again from the same input gave other bytes than are stored."""
+
+    def __init__(self, message: str, *, stored: str = "", decided: str = "") -> None:
+        self.stored, self.decided = stored, decided
+        """The first field that differs, as it is stored and as it is decided again."""
+        super().__init__(message)
+
+
+class UnknownPolicyError(HistoryError):
+    """A commit was decided by rules that this version does not have; another version can tell whether it is right."""
+
+    def __init__(self, version: int, policy: str, known: tuple[str, ...]) -> None:
+        self.version, self.policy, self.known = version, policy, known
+        super().__init__(
+            f"commit {version}: was decided by policy {policy}; a version of Leaseway that has it is needed, "
+            f"this one has {', '.join(known)}"
+        )
 
 
 class FactsLostError(HistoryError):

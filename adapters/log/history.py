@@ -1,18 +1,19 @@
 """From stored history to a state: snapshot, then every commit after it; and the checks that must hold before anyone decides."""
 
 import hashlib
-from collections.abc import AsyncGenerator, Sequence
-from typing import cast
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any, cast
 
 import msgspec
 
+from adapters.log.chains import ProducerChains
 from adapters.log.reader import Reader
 from domain.errors import ChainBrokenError, FactsLostError, HistoryError, HistoryGapError
 from domain.events import SafeModeLeft
 from domain.events.commit import Commit, commit_digest, decode_commit, encode_commit
 from domain.ids import Generation
-from domain.master.state import State, decode_state
-from domain.master.step import Position, Range, after, begun, check_chain, fold_into, follow, genesis, is_genesis
+from domain.master.step import Position, Range, after, check_chain, genesis, is_genesis
+from domain.policies import CURRENT, KNOWN, Policy, rules_of
 from domain.ports import StoredMessage, Stream, Witnessed
 
 _COMMITS_AT_ONCE = 500
@@ -100,21 +101,32 @@ class Cursors:
 class History:
     """A state at a position, and the way to move it on along stored commits."""
 
-    def __init__(self, streams: Streams, reader: Reader, *, fold_max: int = 1 << 30) -> None:
+    def __init__(
+        self, streams: Streams, reader: Reader, *, fold_max: int = 1 << 30, policies: Mapping[str, Policy] = KNOWN
+    ) -> None:
         """`fold_max`: most facts folded at once; the result may not depend on it, and an audit can try that."""
-        self.streams, self.reader, self._fold_max = streams, reader, fold_max
-        self.state = State()
+        self.streams, self.reader, self._fold_max, self._policies = streams, reader, fold_max, policies
+        self.rules = CURRENT
+        """The policy that `state` is of: that of the last commit applied."""
+        self.state: Any = CURRENT.begun(0, 0)
         self.position = Position(Generation(""))
+        self.chains: ProducerChains | None = None
+        """Where it is set, the producers' own numbering is followed too."""
 
-    def restore(self, snapshot: bytes, at: Commit) -> bool:
-        """Take a snapshot if commit `at` vouches for its bytes; tell whether it did."""
-        if not at.state or hashlib.blake2b(snapshot, digest_size=16).hexdigest() != at.state:
+    def restore(self, snapshot: bytes, at: Commit, *, digest: str = "") -> bool:
+        """Take a snapshot if commit `at` vouches for its bytes; tell whether it did.
+
+        `digest`: of the state after `at`, from someone who has folded that far; it counts where the commit states none.
+        """
+        vouched = at.state or digest
+        if not vouched or hashlib.blake2b(snapshot, digest_size=16).hexdigest() != vouched:
             return False
+        rules = rules_of(at, self._policies)
         try:
-            self.state = decode_state(snapshot)
+            self.state = rules.decode_state(snapshot)
         except msgspec.DecodeError:  # of another version of the state; folding again gives the same
             return False
-        self.position = after(at)
+        self.rules, self.position = rules, after(at)
         return True
 
     def begin_at(self, first: Commit) -> None:
@@ -123,7 +135,38 @@ class History:
         The very first generation begins with a claim over no input, which is then applied like any other commit.
         """
         if first.decisions and isinstance(first.decisions[0], SafeModeLeft):
-            self.state, self.position = begun(first.hi, first.chi), after(first)
+            self._begin(first)
+
+    def _begin(self, first: Commit) -> None:
+        self.rules = rules_of(first, self._policies)
+        self.state, self.position = self.rules.begun(first.hi, first.chi), after(first)
+
+    def adopt(self, rules: Policy) -> None:
+        """Go over to other rules, and the state with them."""
+        if rules.name != self.rules.name:
+            if self.position.version == 0:  # nothing is folded
+                self.state = rules.begun(0, 0)
+            else:
+                self.state = rules.take_over(self.rules, self.state)
+            self.rules = rules
+
+    def _go_over(self, stored: Commit) -> None:
+        """Adopt the rules of `stored`; a switch is a commit over no input that states the digest of the state taken over.
+
+        Raises:
+            UnknownPolicyError: this version does not have them.
+            ChainBrokenError: the policy changes without that.
+        """
+        if stored.policy == self.rules.name:
+            return
+        switches = stored.lo == stored.hi and stored.clo == stored.chi and bool(stored.state)
+        rules = rules_of(stored, self._policies)
+        if self.position.version and not switches:
+            raise ChainBrokenError(
+                f"commit {stored.version}: policy {self.rules.name} becomes {stored.policy}; that must be a commit over no "
+                f"input that states the state taken over, it is not"
+            )
+        self.adopt(rules)
 
     async def catch_up(self, head: Commit, cursors: "Cursors | None" = None) -> None:
         """Apply stored commits up to `head`, checking the chain and every digest on the way.
@@ -153,26 +196,32 @@ class History:
         span = await self.fold(stored, cursors)
         if commit_digest(stored.prev, span.messages(), stored) != stored.digest:
             raise ChainBrokenError(f"commit {stored.version}: its digest does not match its inputs and decisions")
-        follow(self.state, stored)
+        self.rules.follow(self.state, stored)
         self.position = after(stored)
 
     async def began_anew(self, stored: Commit, cursors: Cursors) -> bool:
         """Begin a new generation if `stored` is the first commit of one; tell whether it is."""
         if not is_genesis(self.position, stored):
             return False
-        self.state, self.position = begun(stored.hi, stored.chi), after(stored)
+        self._begin(stored)
         await cursors.restart(stored)
         return True
 
     async def fold(self, stored: Commit, cursors: Cursors) -> Range:
-        """Fold the inputs of a stored commit and return them."""
+        """Fold the inputs of a stored commit, under the rules that it names, and return them."""
+        self._go_over(stored)
         self.state.term = stored.term
+        self.reader.told(stored.rejected)
         span = Range()
+        fold_into = self.rules.fold_into
         decreed = [(self.reader.control(message), message) for message in await cursors.control.take(stored.chi)]
         fold_into(self.state, span, decreed, [])
         facts = await cursors.facts.take(stored.hi)
         for at in range(0, len(facts), self._fold_max):
-            fold_into(self.state, span, [], self.reader.facts(facts[at : at + self._fold_max]))
+            judged = self.reader.facts(facts[at : at + self._fold_max])
+            if self.chains is not None:
+                self.chains.take(judged)
+            fold_into(self.state, span, [], judged)
         return span
 
 

@@ -1,11 +1,13 @@
 """Verify: decide every commit again from the stored inputs and compare bytes; name the first place that differs."""
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import cast
 
 import msgspec
 
+from adapters.log.chains import ProducerChains
+from adapters.log.checkpoints import Kept, compared
 from adapters.log.history import (
     Cursors,
     History,
@@ -16,52 +18,34 @@ from adapters.log.history import (
     stored_commit,
 )
 from adapters.log.reader import Reader
-from domain.errors import HistoryError, HistoryGapError
+from adapters.log.report import Difference, Report
+from adapters.log.snapshots import content_digest
+from domain.errors import HistoryError, HistoryGapError, ReplayDiffersError, UnknownPolicyError
 from domain.events.commit import Commit, commit_digest
-from domain.master.step import Range, after, check_chain, replay
+from domain.master.step import Range, after, check_chain
+from domain.policies import KNOWN, Policy
 from domain.ports import StoredMessage
 
-
-class Difference(msgspec.Struct, frozen=True):
-    """One place where stored history is not what deciding again gives."""
-
-    version: int
-    """Of the commit; 0 if it concerns no commit."""
-    place: str
-    """ledger, events or snapshot."""
-    detail: str
+__all__ = ["Difference", "Part", "Report", "verify", "verify_part"]
 
 
-class Report(msgspec.Struct, kw_only=True):
-    """What a verification found."""
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """Which commits are decided again, and from which state on."""
 
-    generation: str = ""
-    commits: int = 0
-    """Commits decided again."""
-    facts: int = 0
-    control: int = 0
-    first_version: int = 0
-    last_version: int = 0
-    generations: list[str] = []
-    """Generations that an operator began within what was verified."""
-    policies: dict[str, int] = {}
-    """Commits by policy."""
-    decisions: dict[str, int] = {}
-    """Decisions by kind."""
-    rejected: dict[str, int] = {}
-    """Inputs that the reader refused, by code."""
-    differences: list[Difference] = []
-    digest: str = ""
-    """Of the last commit verified."""
-
-    @property
-    def clean(self) -> bool:
-        """Tell whether stored history is exactly what its inputs give."""
-        return not self.differences
-
-    def line(self) -> str:
-        """Return the one line for people."""
-        return f"audit verify: {self.commits} commits, {len(self.differences)} differences"
+    first: int = 0
+    """Version of the first; 0: where the history begins. Commits before it, after the snapshot, are only applied."""
+    last: int = 0
+    """Version of the last; 0: the newest."""
+    whole: bool = False
+    """Begin at the first commit there is: older generations, whose history was in doubt, are verified too."""
+    snapshot: tuple[int, bytes] | None = None
+    """(version, state bytes) to begin at, if the commit of that version vouches for the bytes."""
+    state_digest: str = ""
+    """The digest that these bytes must have where no commit states one: an earlier part has made them."""
+    checkpoints: Sequence[Kept] = ()
+    """What the master signed of the ledger, kept elsewhere."""
+    with_state: bool = False
+    """Report the digest of the state at the end: the next part begins there."""
 
 
 async def verify(
@@ -72,6 +56,8 @@ async def verify(
     snapshot: tuple[int, bytes] | None = None,
     fold_max: int = 1 << 30,
     progress: Callable[[int, int], None] | None = None,
+    part: Part | None = None,
+    policies: Mapping[str, Policy] = KNOWN,
 ) -> Report:
     """Decide every commit of the ledger's newest generation again, from its beginning or from a snapshot, and report.
 
@@ -79,50 +65,106 @@ async def verify(
 
     A difference ends it, since all that follows hangs on it. `progress(version, last)` is called as it goes.
 
-    `snapshot`: (version, state bytes) to begin at, if the commit of that version vouches for the bytes.
+    `part`: only these commits, instead of `whole` and `snapshot`.
     """
-    report = Report()
-    try:
-        head = await last_commit(streams.ledger)
-        if head is None:
-            return report
-        report.generation = head.generation
-        await check_inputs(streams, head)
-        history = History(streams, reader, fold_max=fold_max)
-        if not whole:
-            history.begin_at(await first_of_generation(streams.ledger, head))
-        if snapshot is not None and not await _begin_at_snapshot(history, *snapshot):
-            wrong = "its bytes do not have the digest that its commit states"
-            report.differences.append(
-                Difference(snapshot[0], "snapshot", f"snapshot of version {snapshot[0]}: {wrong}")
-            )
-            return report
-        await _replay_all(history, head, report, progress)
-    except (HistoryError, HistoryGapError) as error:
-        version = report.last_version + 1
-        place = "events" if isinstance(error, HistoryGapError) else "ledger"
-        report.differences.append(Difference(version, place, str(error)))
+    asked = part or Part(whole=whole, snapshot=snapshot)
+    history = History(streams, reader, fold_max=fold_max, policies=policies)
+    report, chains = await verify_part(history, asked, progress)
+    report.producers, report.versions = chains.finish(), chains.versions
     return report
 
 
-async def _begin_at_snapshot(history: History, version: int, content: bytes) -> bool:
-    message = await history.streams.ledger.get(version)
-    return message is not None and history.restore(content, stored_commit(message))
+async def verify_part(
+    history: History, asked: Part, progress: Callable[[int, int], None] | None = None
+) -> tuple[Report, ProducerChains]:
+    """Verify a part with a fresh `history`; return what was found, and how far each producer's numbering went."""
+    report, chains = Report(), ProducerChains()
+    try:
+        head = await _head(history.streams, asked)
+        if head is None:
+            return report, chains
+        report.generation = head.generation
+        if not await _begin(history, head, asked, report):
+            return report, chains
+        history.chains = chains
+        signed = compared(asked.checkpoints, report)
+        await _replay_all(history, head, report, progress, signed)
+        if asked.with_state:
+            report.state = state_digest(history)
+    except UnknownPolicyError as error:
+        report.stopped = str(error)
+    except (HistoryError, HistoryGapError) as error:
+        version = report.last_version + 1
+        place = "events" if isinstance(error, HistoryGapError) else "ledger"
+        sides = (error.stored, error.decided) if isinstance(error, ReplayDiffersError) else ("", "")
+        report.differences.append(Difference(version, place, str(error), *sides))
+    return report, chains
+
+
+def state_digest(history: History) -> str:
+    """Return blake2b-16 over the bytes of a history's state, in hex."""
+    return content_digest(history.rules.encode_state(history.state))
+
+
+async def _head(streams: Streams, asked: Part) -> Commit | None:
+    """Return the commit to end with."""
+    head = await last_commit(streams.ledger)
+    if head is None or not asked.last or asked.last >= head.version:
+        if head is not None:
+            await check_inputs(streams, head)
+        return head
+    message = await streams.ledger.get(asked.last)
+    if message is None:
+        raise HistoryGapError(streams.ledger.name, f"message {asked.last} is not there")
+    return stored_commit(message)
+
+
+async def _begin(history: History, head: Commit, asked: Part, report: Report) -> bool:
+    """Bring the history to where deciding begins; tell whether it could."""
+    report.begin = "the first commit"
+    if not asked.whole:
+        first = await first_of_generation(history.streams.ledger, head)
+        history.begin_at(first)
+        report.begin = f"the first commit of generation {first.generation}"
+    if asked.snapshot is not None:
+        version, content = asked.snapshot
+        message = await history.streams.ledger.get(version)
+        at = stored_commit(message) if message is not None else None
+        if at is None or not history.restore(content, at, digest=asked.state_digest):
+            wrong = "its bytes do not have the digest that its commit states"
+            report.differences.append(Difference(version, "snapshot", f"snapshot of version {version}: {wrong}"))
+            return False
+        report.begin = f"a snapshot of version {version}, for which commit {at.digest} vouches"
+    begun = history.position.version
+    if asked.first > begun + 1:
+        message = await history.streams.ledger.get(asked.first - 1)
+        if message is None:
+            raise HistoryGapError(history.streams.ledger.name, f"message {asked.first - 1} is not there")
+        await history.catch_up(stored_commit(message))
+        report.followed = history.position.version - begun
+    report.first_version = history.position.version + 1
+    report.last_version = history.position.version
+    return True
 
 
 async def _replay_all(
-    history: History, head: Commit, report: Report, progress: Callable[[int, int], None] | None
+    history: History,
+    head: Commit,
+    report: Report,
+    progress: Callable[[int, int], None] | None,
+    signed: Callable[[Commit], None],
 ) -> None:
     begin = history.position
-    report.first_version = begin.version + 1
-    report.last_version = begin.version
     cursors = Cursors(history.streams, begin)
     commits = history.streams.ledger.read(after=begin.version, until=head.version)
     try:
         async with aclosing(cast("AsyncGenerator[Sequence[StoredMessage], None]", commits)):
             async for batch in commits:
                 for message in batch:
-                    await _replay_one(history, stored_commit(message), cursors, report)
+                    stored = stored_commit(message)
+                    await _replay_one(history, stored, cursors, report)
+                    report.count(stored, message.stamp_ns)
+                    signed(stored)
                 if progress is not None:
                     progress(report.last_version, head.version)
     finally:
@@ -132,14 +174,13 @@ async def _replay_all(
 async def _replay_one(history: History, stored: Commit, cursors: Cursors, report: Report) -> None:
     if await history.began_anew(stored, cursors):
         report.generations.append(stored.generation)
-    else:
-        check_chain(history.position, stored)
-        span = await history.fold(stored, cursors)
-        if commit_digest(stored.prev, span.messages(), stored) != stored.digest:
-            raise HistoryError(f"commit {stored.version}: its digest does not match: {_suspects(stored, span)}")
-        replay(history.state, history.position, stored, span, sealed=True)
-        history.position = after(stored)
-    _count(report, stored)
+        return
+    check_chain(history.position, stored)
+    span = await history.fold(stored, cursors)
+    if commit_digest(stored.prev, span.messages(), stored) != stored.digest:
+        raise HistoryError(f"commit {stored.version}: its digest does not match: {_suspects(stored, span)}")
+    history.rules.replay(history.state, history.position, stored, span, sealed=True)
+    history.position = after(stored)
 
 
 def _suspects(stored: Commit, span: Range) -> str:
@@ -150,17 +191,3 @@ def _suspects(stored: Commit, span: Range) -> str:
         return "changed since: " + ", ".join(named)
     ranges = f"LW_EVENTS ({stored.lo}, {stored.hi}], LW_CONTROL ({stored.clo}, {stored.chi}]"
     return f"one of {ranges} or ledger message {stored.version} is not what it was"
-
-
-def _count(report: Report, stored: Commit) -> None:
-    report.commits += 1
-    report.facts += stored.hi - stored.lo
-    report.control += stored.chi - stored.clo
-    report.last_version = stored.version
-    report.digest = stored.digest
-    report.policies[stored.policy] = report.policies.get(stored.policy, 0) + 1
-    for decision in stored.decisions:
-        kind = type(decision).__name__
-        report.decisions[kind] = report.decisions.get(kind, 0) + 1
-    for _, code in stored.rejected:
-        report.rejected[code] = report.rejected.get(code, 0) + 1

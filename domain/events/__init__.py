@@ -64,7 +64,7 @@ from domain.events.model import (
     RestoreScheduled,
     Unloaded,
 )
-from domain.events.observation import Due, HeartbeatMissed, HeartbeatSeen, Observation
+from domain.events.observation import Checkpoint, Due, HeartbeatMissed, HeartbeatSeen, Observation
 from domain.events.queue import (
     Cancelled,
     Expired,
@@ -112,6 +112,7 @@ __all__ = [
     "BorrowStarted",
     "BreakerChanged",
     "Cancelled",
+    "Checkpoint",
     "ControlEvent",
     "CutOff",
     "Decision",

@@ -185,12 +185,14 @@ def replay(state: State, position: Position, stored: Commit, span: Range, *, sea
     with_state = bool(stored.state)
     again = commit(state, position, span, decided, with_state=with_state, digest=stored.digest if sealed else "")
     if encode_commit(again) != encode_commit(stored):
-        raise ReplayDiffersError(f"commit {stored.version}: {difference(again, stored)}")
+        place, mine, theirs = first_difference(again, stored)
+        text = f"commit {stored.version}: {place}: decided {mine}, stored {theirs}"
+        raise ReplayDiffersError(text, stored=theirs, decided=mine)
     return again
 
 
-def difference(again: Commit, stored: Commit) -> str:
-    """Return the first field in which two commits differ, with both sides, in one line."""
+def first_difference(again: Commit, stored: Commit) -> tuple[str, str, str]:
+    """Return the first field in which two commits differ, with both sides: (field, decided again, stored)."""
     for name in Commit.__struct_fields__:
         left, right = getattr(again, name), getattr(stored, name)
         if left == right:
@@ -198,10 +200,10 @@ def difference(again: Commit, stored: Commit) -> str:
         if name == "decisions":
             for index, (mine, theirs) in enumerate(zip(left, right, strict=False)):
                 if mine != theirs:
-                    return f"decision {index}: decided {mine!r}, stored {theirs!r}"
-            return f"decisions: decided {len(left)}, stored {len(right)}"
-        return f"{name}: decided {left!r}, stored {right!r}"
-    return "the bytes differ, though every field is equal"
+                    return f"decision {index}", repr(mine), repr(theirs)
+            return "decisions", str(len(left)), str(len(right))
+        return name, repr(left), repr(right)
+    return "bytes", "the same fields", "the same fields in other bytes"
 
 
 def follow(state: State, stored: Commit) -> None:

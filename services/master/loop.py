@@ -33,8 +33,9 @@ from domain.ids import Generation
 from domain.master.decide import Decided, Head, decide
 from domain.master.health import next_due_us
 from domain.master.inputs import FactInput
-from domain.master.state import POLICY, State, encode_state
+from domain.master.state import State, encode_state
 from domain.master.step import Range, after, commit, fold_into
+from domain.policies import CURRENT, rules_of
 from domain.ports import Clock, StoredMessage, Stream, WitnessBook, Witnessed
 from domain.subjects import EVENTS
 from services.master.alarm import Alarm
@@ -115,7 +116,8 @@ class MasterLoop:
     @property
     def state(self) -> State:
         """The state as far as it is folded."""
-        return self.history.state
+        state: State = self.history.state
+        return state
 
     async def run(self) -> None:
         """Load, follow, and decide whenever no other master does; for ever, or in safe mode if history is in doubt."""
@@ -175,8 +177,7 @@ class MasterLoop:
         await check_inputs(self.parts.streams, head)
         if head is None:
             return
-        if head.policy != POLICY:
-            raise HistoryError(f"ledger: decided by policy {head.policy}, this version decides by {POLICY}")
+        rules_of(head)
         await self._restore(head)
         await self.history.catch_up(head)
 
@@ -226,6 +227,7 @@ class MasterLoop:
 
     async def _reign(self) -> None:
         """Be the active master until another commit is found where ours was to be."""
+        self.history.adopt(CURRENT)  # an older policy's state: the claim below is the commit that switches
         self.state.term = self.history.position.term + 1
         self.parts.observer.begin()
         self._outbox = Outbox(self.parts.streams.ledger, self.parts.feed)

@@ -1,0 +1,175 @@
+"""Before a master decides: every stored commit is still the one that was digested, over the very inputs that it names.
+
+Nothing is decided again and no MAC is checked: whatever changed a stored byte since its commit was made has broken a digest.
+What an audit finds besides, the rules' own mistakes, a master cannot find by itself.
+"""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Final, cast
+
+import msgspec
+
+from adapters.log.checkpoints import Kept, check_agrees, tail_digest
+from adapters.log.history import Cursors, Streams, stored_commit
+from domain.errors import ChainBrokenError, FactsLostError, HistoryError, HistoryGapError
+from domain.events.commit import Commit, commit_digest
+from domain.master.step import Position, after, check_chain
+from domain.ports import StoredMessage, Stream
+
+AGE_SLACK_NS: Final = 3_600_000_000_000
+"""A message that is gone for its age may be this much younger than the limit: clocks differ."""
+
+
+class Ages(msgspec.Struct, frozen=True, kw_only=True):
+    """After how long the streams drop a message; 0: never."""
+
+    events_ns: int = 0
+    ledger_ns: int = 0
+    now_ns: int = 0
+    """The wall clock of whoever asks, since the epoch."""
+
+
+NO_AGES: Final = Ages()
+
+
+class Scanned(msgspec.Struct, frozen=True, kw_only=True):
+    """What was read."""
+
+    commits: int = 0
+    messages: int = 0
+    unchecked: int = 0
+    """Commits whose inputs the stream has dropped for their age: their chain alone was checked."""
+
+
+async def scan(
+    streams: Streams, first: Commit, head: Commit, *, checkpoints: Sequence[Kept] = (), ages: Ages = NO_AGES
+) -> Scanned:
+    """Check every commit from `first`, the first of its generation or the oldest kept, to `head` against its inputs.
+
+    Raises:
+        HistoryError: a commit is not what was digested or signed.
+        FactsLostError: the facts that no commit has folded yet are not those that a checkpoint saw.
+        HistoryGapError: a message that no age limit explains is gone.
+    """
+    signed: dict[int, list[Kept]] = {}
+    for kept in checkpoints:
+        signed.setdefault(kept.checkpoint.version, []).append(kept)
+    _check_reach(checkpoints, head)
+    events = await streams.events.bounds()
+    begins = _Begins(streams, events.first, ages)
+    await begins.check_whole()
+    for kept in checkpoints:
+        if kept.checkpoint.version < first.version - 1:
+            begins.check_gone(streams.ledger, first.version - 1, kept.checkpoint.at_us * 1000)
+    found = await _scan_commits(streams, first, head, signed, begins)
+    for kept in signed.get(head.version, ())[-1:]:
+        await _check_tail(streams, kept)
+    return found
+
+
+def _check_reach(checkpoints: Sequence[Kept], head: Commit) -> None:
+    newest = max(checkpoints, key=lambda kept: kept.checkpoint.version, default=None)
+    if newest is not None and newest.checkpoint.version > head.version:
+        raise HistoryError(
+            f"ledger: it ends at version {head.version}, but a checkpoint in {newest.source} was signed for version "
+            f"{newest.checkpoint.version} of generation {newest.checkpoint.generation}"
+        )
+
+
+class _Begins:
+    """Judges whether what a stream lacks at its beginning is explained by its age limit."""
+
+    def __init__(self, streams: Streams, events_first: int, ages: Ages) -> None:
+        self._streams, self.events_first, self._ages = streams, events_first, ages
+
+    async def check_whole(self) -> None:
+        """Check the beginnings of streams that are younger than their age limit: nothing of them may be gone."""
+        limits = ((self._streams.control, 0), (self._streams.events, self._ages.events_ns))
+        for stream, age_ns in (*limits, (self._streams.ledger, self._ages.ledger_ns)):
+            bounds = await stream.bounds()
+            young = not age_ns or (bounds.created_ns and bounds.created_ns + age_ns > self._ages.now_ns + AGE_SLACK_NS)
+            if young and bounds.first > 1:
+                raise HistoryGapError(stream.name, f"message 1 must be there, but the first one is {bounds.first}")
+
+    def check_gone(self, stream: Stream, seq: int, stored_after_ns: int) -> None:
+        """Check that message `seq`, which is gone and was stored after that moment, is gone for its age."""
+        limit_ns = self._ages.ledger_ns if stream is self._streams.ledger else self._ages.events_ns
+        if self._ages.now_ns and stored_after_ns > self._ages.now_ns - limit_ns + AGE_SLACK_NS:
+            raise HistoryGapError(
+                stream.name, f"message {seq} must be there: it is too young to be dropped for its age"
+            )
+
+
+async def _scan_commits(
+    streams: Streams, first: Commit, head: Commit, signed: dict[int, list[Kept]], begins: _Begins
+) -> Scanned:
+    position, commits, messages, unchecked = _before(first), 0, 0, 0
+    cursors: Cursors | None = None
+    stamp_ns = 0
+    read = streams.ledger.read(after=first.version - 1, until=head.version)
+    try:
+        async with aclosing(cast("AsyncGenerator[Sequence[StoredMessage], None]", read)):
+            async for batch in read:
+                for message in batch:
+                    stored = stored_commit(message)
+                    check_chain(position, stored)
+                    for kept in signed.get(stored.version, ()):
+                        check_agrees(kept, stored)
+                    dropped = stored.hi > stored.lo and stored.lo + 1 < begins.events_first
+                    if dropped:
+                        unchecked += 1
+                        if stored.lo < begins.events_first - 1 <= stored.hi:  # its range holds the newest that is gone
+                            begins.check_gone(streams.events, begins.events_first - 1, stamp_ns)
+                    else:
+                        cursors = cursors or Cursors(streams, position)
+                        messages += await _check_digest(stored, cursors)
+                    position, commits, stamp_ns = after(stored), commits + 1, message.stamp_ns
+    finally:
+        if cursors is not None:
+            await cursors.close()
+    return Scanned(commits=commits, messages=messages, unchecked=unchecked)
+
+
+def _before(first: Commit) -> Position:
+    """Return the position that `first` continues, on its own word: it is where the scan begins."""
+    return Position(first.generation, first.version - 1, first.term, first.prev, first.lo, first.clo)
+
+
+async def _check_digest(stored: Commit, cursors: Cursors) -> int:
+    control = await cursors.control.take(stored.chi)
+    facts = await cursors.facts.take(stored.hi)
+    if commit_digest(stored.prev, [*control, *facts], stored) != stored.digest:
+        ranges = f"LW_EVENTS ({stored.lo}, {stored.hi}], LW_CONTROL ({stored.clo}, {stored.chi}]"
+        raise ChainBrokenError(
+            f"commit {stored.version}: its digest does not match: one of {ranges} or ledger message {stored.version} is not "
+            f"what it was"
+        )
+    return len(control) + len(facts)
+
+
+async def _check_tail(streams: Streams, kept: Kept) -> None:
+    """Check what no commit has folded yet against the newest checkpoint, if that saw any of it."""
+    signed = kept.checkpoint
+    if not signed.tail:
+        return
+    inputs: list[StoredMessage] = []
+    for stream, begin, end in (
+        (streams.control, signed.chi, signed.tail_chi),
+        (streams.events, signed.hi, signed.tail_hi),
+    ):
+        if (await stream.bounds()).last < end:
+            raise FactsLostError(
+                f"{stream.name}: ends before message {end}, which a checkpoint in {kept.source} has seen"
+            )
+        if end > begin:
+            async with aclosing(
+                cast("AsyncGenerator[Sequence[StoredMessage], None]", stream.read(after=begin, until=end))
+            ) as read:
+                async for batch in read:
+                    inputs += batch
+    if tail_digest(inputs) != signed.tail:
+        raise FactsLostError(
+            f"LW_EVENTS ({signed.hi}, {signed.tail_hi}], LW_CONTROL ({signed.chi}, {signed.tail_chi}]: one of these is not "
+            f"what a checkpoint in {kept.source} has seen"
+        )
