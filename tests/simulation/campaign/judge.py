@@ -73,12 +73,13 @@ def _ends(world: "World", commits: list[Commit]) -> dict[RequestId, list[str]]:
     for message in world.server.streams[EVENTS]._messages:
         assert message is not None
         given = world.reader.fact(message)
-        if not isinstance(given, FactInput) or type(given.fact) not in KINDS:
+        if not isinstance(given, FactInput) or not isinstance(given.fact, tuple(KINDS)):
             continue
         name = (given.speaker, given.incarnation, given.pseq)
         if name not in seen:
             seen.add(name)
-            ends.setdefault(given.fact.request, []).append(KINDS[type(given.fact)])  # type: ignore[union-attr,index]
+            kind = next(told for event, told in KINDS.items() if isinstance(given.fact, event))
+            ends.setdefault(given.fact.request, []).append(kind)
     for made in commits:
         for decision in made.decisions:
             if isinstance(decision, RequestOrphaned):
