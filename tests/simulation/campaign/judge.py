@@ -73,7 +73,9 @@ def _ends(world: "World", commits: list[Commit]) -> dict[RequestId, list[str]]:
     for message in world.server.streams[EVENTS]._messages:
         assert message is not None
         given = world.reader.fact(message)
-        if not isinstance(given, FactInput) or not isinstance(given.fact, tuple(KINDS)):
+        if not isinstance(given, FactInput):
+            continue
+        if not isinstance(given.fact, Finished | Failed | Cancelled | Rejected | Expired):
             continue
         name = (given.speaker, given.incarnation, given.pseq)
         if name not in seen:
