@@ -80,7 +80,7 @@ def _ends(world: "World", commits: list[Commit]) -> dict[RequestId, list[str]]:
         name = (given.speaker, given.incarnation, given.pseq)
         if name not in seen:
             seen.add(name)
-            kind = next(told for event, told in KINDS.items() if isinstance(given.fact, event))
+            kind = next(told for event, told in KINDS.items() if event in type(given.fact).__mro__)
             ends.setdefault(given.fact.request, []).append(kind)
     for made in commits:
         for decision in made.decisions:
