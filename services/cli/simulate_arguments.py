@@ -19,9 +19,9 @@ suites: drain (21 scenarios), grid (180 bursts), fallback (helpers of unknown sp
 policies: none, round_robin, jsq, power_of_two, least_work, ect, steal, seed, seed_single, seed_probe, seed_multi,
           water, water_pending, and ours: the product's own master and nodes, in the scenarios that they can run"""
 _EXAMPLES: Final = (
-    "leaseway simulate --suite drain --policies none,ect,seed,water",
+    "leaseway simulate --suite drain --policies none,ect,seed,ours",
     "leaseway simulate --scenario b_b50_x4_L30 --seeds 1000 --html run.html",
-    "leaseway simulate --scenario mine.toml --policies none,water --seeds 0-9 --json out.json",
+    "leaseway simulate --scenario mine.toml --policies none,ours --seeds 0-9 --json out.json",
 )
 _SUITES: Final = ("drain", "grid", "fallback", "errors", "faults")
 _SEEDS: Final = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
@@ -42,7 +42,7 @@ def add_simulate(add: Callable[..., Any], command: Callable[..., argparse.Argume
         help="a scenario file (docs/reference/scenarios.md) or the name of a shipped one; may be given again",
     )
     parser.add_argument(
-        "--policies", type=_names, default=("none", "seed", "water"), metavar="A,B", help="(default: none,seed,water)"
+        "--policies", type=_names, default=("none", "seed", "ours"), metavar="A,B", help="(default: none,seed,ours)"
     )
     parser.add_argument(
         "--seeds",
