@@ -2,12 +2,13 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
+from projections.words import duration as duration  # noqa: PLC0414  # for all commands
+
 Row = Mapping[str, Any]
-_US_PER: Final = (("d", 86_400_000_000), ("h", 3_600_000_000), ("min", 60_000_000), ("s", 1_000_000), ("ms", 1_000))
 
 
 class Output:
@@ -70,16 +71,6 @@ def cell(key: str, value: object) -> str:
 
 def _escape(text: str) -> str:
     return text.replace("[", r"\[")
-
-
-def duration(us: int) -> str:
-    """Return microseconds as people read them: `1.25 s`; a negative one is unknown."""
-    if us < 0:
-        return "-"
-    for unit, size in _US_PER:
-        if us >= size:
-            return f"{us / size:.3g} {unit}"
-    return f"{us} us"
 
 
 def printable(line: str) -> str:
