@@ -105,6 +105,13 @@ class ClickhouseConfig(_Table, frozen=True, kw_only=True):
     """Default: embedded, `chdb://<data>/clickhouse`."""
 
 
+class TelemetryConfig(_Table, frozen=True, kw_only=True):
+    """`[telemetry]`."""
+
+    otlp_url: str = ""
+    """Base URL of an OpenTelemetry collector (OTLP over HTTP); spans go to `<url>/v1/traces`. Empty: no traces."""
+
+
 class Config(_Table, frozen=True, kw_only=True):
     """The whole of it, defaults filled in."""
 
@@ -115,6 +122,7 @@ class Config(_Table, frozen=True, kw_only=True):
     nodes: tuple[NodeConfig, ...] = ()
     """`[[nodes]]`: several nodes on one machine, each as `[node]`; `leaseway up` starts one process for each."""
     clickhouse: ClickhouseConfig = ClickhouseConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
     data: Path = Path()
     """The data directory (flag, environment or `$XDG_DATA_HOME/leaseway`); never in the file."""
 

@@ -49,6 +49,8 @@ def problems(config: Config) -> Iterator[Problem]:
     for at, node in enumerate(config.nodes):
         yield from _node(f"nodes[{at}]", node)
     yield from _distinct("nodes", [node.id for node in config.nodes] + ([config.node.id] if config.node.id else []))
+    if config.telemetry.otlp_url:
+        yield from _url("telemetry.otlp_url", config.telemetry.otlp_url, ("http", "https"))
     yield from _token(config)
 
 
@@ -64,8 +66,12 @@ def is_loopback(host: str) -> bool:
 
 def is_cluster(config: Config) -> bool:
     """Tell whether this process speaks with other machines: it listens beyond loopback, or its bus is elsewhere."""
-    bus = _split(config.bus.url)
-    return not is_loopback(config.http.host) or bus is None or not is_loopback(bus.hostname or "")
+    return not is_loopback(config.http.host) or not all(map(_leads_to_loopback, config.bus.url.split(",")))
+
+
+def _leads_to_loopback(url: str) -> bool:
+    parts = _split(url.strip())
+    return parts is not None and is_loopback(parts.hostname or "")
 
 
 def is_wildcard(host: str) -> bool:

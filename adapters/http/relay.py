@@ -76,11 +76,23 @@ class ClientAnswer:
         """Headers besides the usual ones."""
         self.sent = False
         """A byte of an answer (comments are none) was given to the client: it cannot be answered otherwise any more."""
+        self._began_s = self._written_s
+        self.first_byte_s = 0.0
+        """How long after the beginning that was; 0 before it."""
+        self.error: ApiError | None = None
+        """What the client was told instead of an answer."""
 
     @property
     def begun(self) -> bool:
         """Tell whether the status is out: an error can only be an event from here on."""
         return self._stream is not None
+
+    @property
+    def status(self) -> int:
+        """Return the status of the answer, in a stream that of the error that ended it; 0 while there is none."""
+        if self.error is not None:
+            return self.error.status
+        return self._whole.status if self._whole is not None else 200 if self._stream is not None else 0
 
     def keep_alive(self) -> None:
         """Send a comment whenever the client has heard nothing for a while: for requests that asked for a stream."""
@@ -96,7 +108,7 @@ class ClientAnswer:
     async def events(self, data: bytes) -> None:
         """Give whole events."""
         stream = await self._begin()
-        self.sent = True
+        self._note_first()
         if self.served_by != self._named:
             self._named = self.served_by
             data = b": leaseway-served-by %b\n\n" % self.served_by.encode() + data
@@ -104,7 +116,7 @@ class ClientAnswer:
 
     async def whole(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
         """Give a whole answer; in a stream that has begun it becomes an event."""
-        self.sent = True
+        self._note_first()
         if self._stream is not None:
             await self.events(b"data: " + _one_line(body) + b"\n\n")
             if status < 400:
@@ -114,6 +126,7 @@ class ClientAnswer:
 
     async def fail(self, error: ApiError) -> None:
         """Tell an error instead of an answer; a stream ends with it as its last event, and its connection closes."""
+        self.error = error
         if self._stream is None:
             self._whole = error.response(self._own_headers())
             return
@@ -144,6 +157,10 @@ class ClientAnswer:
             self._timer = None
         if self._comment is not None:
             self._comment.cancel()
+
+    def _note_first(self) -> None:
+        if not self.sent:
+            self.sent, self.first_byte_s = True, self._loop.time() - self._began_s
 
     def _own_headers(self) -> dict[str, str]:
         return {

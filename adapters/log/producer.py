@@ -85,6 +85,8 @@ class Producer:
         """False after several failures in a row, until an answer comes: lend nothing then."""
         self.overflowed: Callable[[], None] | None = None
         """Called when facts were lost as such (a full spool, a fact too large): state a NodeSnapshot now."""
+        self.acknowledged_after: Callable[[int], None] | None = None
+        """Called with the microseconds between a fact's first sending and its acknowledgement."""
         self.pseq = 0
         """Of the newest fact."""
         self._stream, self._cluster, self._node, self.incarnation = stream, cluster, node, incarnation
@@ -181,6 +183,11 @@ class Producer:
             self._summarise()
 
     @property
+    def spooled_bytes(self) -> int:
+        """Bytes of the facts on disk."""
+        return self._spool.used_bytes
+
+    @property
     def _backlog(self) -> int:
         """Facts on disk that are not in the window yet."""
         return len(self._next) + self._spool.waiting
@@ -227,6 +234,9 @@ class Producer:
             return
         stored = answer.result()
         entry.seq, entry.duplicate = stored.seq, stored.duplicate
+        sent_us = self._sent_us.get(entry.fact.pseq) if entry.fact.incarnation == self.incarnation else None
+        if sent_us is not None and self.acknowledged_after is not None:
+            self.acknowledged_after(self._clock.monotonic_us() - sent_us)
         self._advance()
 
     def _failed(self, entry: _Sent, error: BaseException | None) -> None:

@@ -1,6 +1,6 @@
 """The gateway's API: models from the catalogue, work to a node that holds the model, at most one second try."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from aiohttp import web
@@ -17,6 +17,9 @@ from domain.ids import ModelId, NodeId
 from domain.ports import Clock
 from services.config import Limits
 from services.gateway.catalogue import Catalogue, Holder
+from services.gateway.metrics import GatewayMetrics
+from services.telemetry import answer as metrics
+from services.telemetry.tracing import OFF, tell_answer
 
 _TRIES: Final = 2
 
@@ -28,6 +31,9 @@ class Forwarder:
         """Serve what `catalogue` lists; `gateway` names this process in the answers that are its own."""
         self._gateway, self._catalogue, self._limits = gateway, catalogue, limits
         self._bodies = BodyReader(limits.body_bytes, limits.held_bytes, clock)
+        self._now_s = lambda: clock.monotonic_us() / 1_000_000
+        self.metrics = GatewayMetrics()
+        self.tracing = OFF
         self._upstreams: dict[str, Upstream] = {}
         self._in_progress: dict[NodeId, int] = {}
         self._turn = 0
@@ -56,7 +62,19 @@ class Forwarder:
             models = {str(model): len(self._catalogue.candidates(model)) for model in self._catalogue.models()}
             health = {"status": "ok", "gateway": self._gateway, "models": models, **self.state}
             return surface.document(call, self._gateway, health)
+        if call.path == metrics.PATH:
+            surface.allow(call, "GET")
+            return metrics.answer(self.metrics.instruments, call.request, call)
         return await surface.serve(call, self._gateway, self._listing, self._complete)
+
+    def measure(self, relaying: Callable[[], float]) -> None:
+        """Show in the metrics what is going on here; `relaying`: how many lends are being passed on."""
+        models = self._catalogue.models
+        self.metrics.look_at(
+            lambda: [((str(node),), float(count)) for node, count in sorted(self._in_progress.items())],
+            lambda: [((str(model),), float(len(self._catalogue.candidates(model)))) for model in models()],
+            relaying,
+        )
 
     def _listing(self) -> dict[ModelId, object]:
         return {model: _entry(model, holders) for model, holders in self._catalogue.models().items()}
@@ -67,20 +85,26 @@ class Forwarder:
         async with self._bodies.reading(call.request) as body:
             model = parse(body).model
             if not self._catalogue.knows(model):
-                raise surface.unknown_model(model)
+                error = surface.unknown_model(model)
+                self.metrics.refused(error)
+                raise error
             client = ClientAnswer(call, self._gateway)
             headers = {**to_engine(call.request.headers), "x-request-id": call.client_id or call.id}
+            tracing = self.tracing.span("gateway.request", {"gen_ai.request.model": model}, within=headers)
             try:
-                await self._try_nodes(model, call.path, body, headers, client)
-                await client.end()
+                with self.metrics.request(model, client, self._now_s), tracing as span:
+                    node = await self._try_nodes(model, call.path, body, span.headers(headers), client)
+                    span.set("leaseway.node", node)
+                    await client.end()
+                    tell_answer(span, client)
             finally:
                 client.stop()
             return client.result()
 
     async def _try_nodes(
         self, model: ModelId, path: str, body: bytes, headers: Mapping[str, str], client: ClientAnswer
-    ) -> None:
-        """Give the work to one node, and to a second one only if the first provably did not start it."""
+    ) -> NodeId:
+        """Give the work to one node, and to a second one only if the first provably did not start it; return the last one."""
         tried: set[NodeId] = set()
         while True:
             able = self._able(model, tried)
@@ -92,7 +116,7 @@ class Forwarder:
             self._in_progress[holder.node] = self._in_progress.get(holder.node, 0) + 1
             try:
                 if await self._try_node(holder, path, body, headers, client, more=more):
-                    return
+                    return holder.node
             finally:
                 self._leave(holder.node)
 
@@ -104,12 +128,14 @@ class Forwarder:
             answer = await self._to(holder.url).post(holder.url + path, body, headers)
         except NotStartedError:
             if more:
+                self.metrics.failed_over(holder.node)
                 return False
             raise ApiError("model_unavailable", f"node {holder.node}: could not be reached") from None
         except MayHaveRunError:
             raise _node_failed(holder) from None
         if more and answer.headers.get(NOT_STARTED) == "true":
             answer.close()
+            self.metrics.failed_over(holder.node)
             return False
         await self._pass_on(holder, answer, client)
         return True

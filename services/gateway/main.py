@@ -25,6 +25,7 @@ from services.gateway.forwarding import Forwarder
 from services.gateway.surface import Surface
 from services.lend_check import LendCheck
 from services.relaying import Relay
+from services.telemetry.tracing import tracing_of
 
 _LOG: Final = logging.getLogger("leaseway.gateway")
 NAME: Final = "gateway-main"
@@ -54,6 +55,9 @@ async def run(config: Config, ready: Callable[[str], None], stop: asyncio.Event)
     surface = Surface(forwarder, relay)
     server = HttpServer(surface.serve, connections_max=limits.connections, served_by=credentials.name)
     bus = await connect(config.bus.url, credentials, name=credentials.name, wait_s=_BUS_S, required=False)
+    forwarder.measure(lambda: relay.in_progress)
+    forwarder.tracing = tracing = tracing_of(config, "gateway", credentials.name)
+    forwarder.metrics.instruments.state("leaseway_bus_connected", lambda: bus.connected)
     try:
         url = await _listen(config, server)
         async with asyncio.TaskGroup() as group:
@@ -72,6 +76,7 @@ async def run(config: Config, ready: Callable[[str], None], stop: asyncio.Event)
         await forwarder.close()
         await relay.close()
         await bus.close()
+        await tracing.close()
 
 
 async def _listen(config: Config, server: HttpServer) -> str:

@@ -21,9 +21,11 @@ from domain.subjects import CONTROL, DECISIONS, EVENTS, LEDGER, SNAPSHOTS, ledge
 from services.config import Config, preflight_file
 from services.data_directory import read_endpoints
 from services.master.http import application
-from services.master.loop import MasterLoop, Parts
+from services.master.loop import Parts
+from services.master.metrics import MeasuredLoop
 from services.master.observer import Observer
 from services.master.witnesses import clickhouse_at
+from services.telemetry import answer as metrics
 
 LOG = logging.getLogger("leaseway.master")
 
@@ -43,8 +45,10 @@ async def run(config: Config, ready: Callable[[str], None], stop: asyncio.Event)
 async def _serve(
     config: Config, credentials: Credentials, bus: Bus, ready: Callable[[str], None], stop: asyncio.Event
 ) -> None:
-    loop = MasterLoop(_parts(config, credentials, bus))
-    runner = web.AppRunner(application(loop, preflight_file(config.data)), access_log=None)
+    loop = MeasuredLoop(_parts(config, credentials, bus), lambda: bus.connected)
+    app = application(loop, preflight_file(config.data))
+    app.router.add_get(metrics.PATH, loop.answer)
+    runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     site = web.TCPSite(runner, config.http.host, config.http.port)
     await site.start()

@@ -25,6 +25,7 @@ from services.lend_head import LendHead
 from services.node.grants import LeaseCopies
 from services.node.own_work import Served, Work, run_on_own_engine
 from services.node.ticket import Ticket
+from services.telemetry.tracing import OFF
 
 _LOG: Final = logging.getLogger("leaseway.node")
 _OUTCOMES: Final = {"offload_returned": "returned", "offload_busy": "busy", "offload_duplicate": "refused"}
@@ -46,6 +47,7 @@ class Desk:
         """Take what `check` lets through, over the links in `view`."""
         self.knows_control: Callable[[], bool] = lambda: True
         """Whether `view` holds all that operators had decided when this process began to listen."""
+        self.tracing = OFF
         self._node, self._models, self._view = node, models, view
         self._check, self._copies, self._bodies, self._clock = check, copies, bodies, clock
 
@@ -67,6 +69,17 @@ class Desk:
 
     async def _serve(self, call: Call, client: ClientAnswer) -> None:
         head = self._checked(call)
+        told = {
+            "gen_ai.request.model": head.model, "leaseway.request": head.request, "leaseway.owner": head.owner,
+            "leaseway.helper": self._node, "leaseway.link": head.link, "leaseway.lease": head.lease,
+        }  # fmt: skip
+        with self.tracing.span("helper.serve", told, within=call.request.headers) as span:
+            await self._take(call, head, client)
+            span.set("leaseway.outcome", client.extra.get(lend_head.OUTCOME, ""))
+            if client.error is not None:
+                span.fail(client.error.code)
+
+    async def _take(self, call: Call, head: LendHead, client: ClientAnswer) -> None:
         served = self._models.get(head.model)
         if served is None:
             raise ApiError("model_not_found", f"node {self._node}: no model {head.model[:256]!r}", param="model")

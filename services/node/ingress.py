@@ -1,7 +1,7 @@
 """The client's side of a node: OpenAI's API for the models that the node owns."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import msgspec
@@ -13,13 +13,14 @@ from adapters.http.errors import ApiError
 from adapters.http.headers import to_engine
 from adapters.http.relay import ClientAnswer, Pace
 from adapters.http.server import Call
-from domain.actions import CancelEngine, CancelLend, Dispatch, Lend, Refuse
+from domain.actions import Action, CancelEngine, CancelLend, Dispatch, Lend, Refuse
 from domain.catalogue.work import PICTURE_LANES
 from domain.ids import ModelId, NodeId
 from domain.inputs import NewRequest
 from services.node.own_work import Served, Work, run_on_own_engine
 from services.node.serving import as_error
 from services.node.ticket import Ticket
+from services.telemetry.tracing import OFF, tell_answer
 
 
 class LendRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +47,9 @@ class Ingress:
         self.node, self._models, self._lender, self._bodies = node, models, lender, bodies
         self.pace = Pace()
         """How patient streams are; tests are less so."""
+        self.answered: Callable[[ModelId, float], None] = lambda _model, _after_s: None
+        """Told of each answer after how many seconds its first byte left."""
+        self.tracing = OFF
 
     async def serve(self, call: Call) -> web.StreamResponse:
         """Answer one request.
@@ -68,19 +72,27 @@ class Ingress:
                 raise surface.unknown_model(read.model)
             _check_lane(call.path, served)
             client = ClientAnswer(call, self.node, pace=self.pace)
+            headers = {**to_engine(call.request.headers), "x-request-id": call.id}
+            told = {"gen_ai.request.model": read.model, "leaseway.request": call.id, "leaseway.owner": self.node}
             try:
-                await self._answer(call, served, read, client)
-                await client.end()
+                with self.tracing.span("node.request", told, within=headers) as span:
+                    await self._answer(call, served, read, client, span.headers(headers))
+                    await client.end()
+                    tell_answer(span, client)
             finally:
                 client.stop()
+                if client.sent:
+                    self.answered(served.serving.id, client.first_byte_s)
             return client.result()
 
-    async def _answer(self, call: Call, served: Served, read: ReadRequest, client: ClientAnswer) -> None:
+    async def _answer(
+        self, call: Call, served: Served, read: ReadRequest, client: ClientAnswer, headers: Mapping[str, str]
+    ) -> None:
         new = served.sizes.describe(call.id, read)
         work = Work(
             read=read,
             path=call.path,
-            headers={**to_engine(call.request.headers), "x-request-id": call.id},
+            headers=headers,
             ask_usage=read.stream and not read.stream_options and served.sizes.would_learn(read),
         )
         ticket = served.serving.submit(new)
@@ -99,7 +111,7 @@ class Ingress:
     async def _follow(self, served: Served, ticket: Ticket, work: Work, new: NewRequest, client: ClientAnswer) -> None:
         """Do what the machines say until the client has been answered."""
         while True:
-            match await ticket.next():
+            match await self._next(served, ticket):
                 case Dispatch():
                     result = await run_on_own_engine(served, ticket, work, client, served.serving.client_gone)
                     if result.complete:
@@ -118,6 +130,15 @@ class Ingress:
                     continue  # the work has been broken off by its coming
                 case other:
                     raise AssertionError(f"request {ticket.request}: {other} is not for an owner")
+
+    async def _next(self, served: Served, ticket: Ticket) -> Action:
+        """Return what the machines say next; until then the request is held."""
+        told = {"gen_ai.request.model": served.serving.id, "leaseway.request": ticket.request}
+        with self.tracing.span("node.held", told) as span:
+            action = await ticket.next()
+            span.set("leaseway.wait_reason", "helper" if ticket.was_kept else "slot")
+            span.set("leaseway.next", type(action).__name__.lower())
+            return action
 
 
 def _check_lane(path: str, served: Served) -> None:

@@ -21,6 +21,7 @@ from services.node.ingress import LendRequest
 from services.node.own_work import Served
 from services.node.routes import Route, Routes
 from services.node.ticket import Ticket
+from services.telemetry.tracing import OFF, Span
 
 _LOG: Final = logging.getLogger("leaseway.node")
 _CONNECTIONS: Final = 64
@@ -58,6 +59,7 @@ class HttpLender:
         self._node, self._signer, self._copies = node, signer, copies
         self._limits, self._clock, self._routes = limits, clock, Routes(relays, clock)
         self._upstreams: dict[str, Upstream] = {}
+        self.tracing = OFF
 
     def known_at(self, url: str) -> None:
         """Take the URL at which others find this node: a helper's URL that only its own machine understands is none for it."""
@@ -72,8 +74,10 @@ class HttpLender:
     async def lend(self, served: Served, ticket: Ticket, lend: LendRequest, client: ClientAnswer) -> bool:
         """Send the request, tell the machines how it went, pass an answer on; tell whether the client has been answered."""
         try:
-            async with ticket.working():
-                return await self._lend(served, lend, client)
+            with self.tracing.span("node.lend", self._told(served, lend)) as span:
+                async with ticket.working():
+                    return await self._lend(served, lend, client, span)
+                span.fail("taken_back")
         except asyncio.CancelledError:
             # by now the connection is closed: the helper cancels its engine
             served.serving.client_gone(ticket.request)
@@ -82,29 +86,40 @@ class HttpLender:
             client.served_by = client.served_by if client.sent else self._node
         return False
 
-    async def _lend(self, served: Served, lend: LendRequest, client: ClientAnswer) -> bool:
+    def _told(self, served: Served, lend: LendRequest) -> dict[str, str]:
+        action = lend.action
+        return {
+            "gen_ai.request.model": served.serving.id, "leaseway.request": action.request, "leaseway.owner": self._node,
+            "leaseway.helper": action.grant.helper, "leaseway.link": action.link, "leaseway.lease": action.lease,
+        }  # fmt: skip
+
+    async def _lend(self, served: Served, lend: LendRequest, client: ClientAnswer, span: Span) -> bool:
         serving, request, lease = served.serving, lend.action.request, lend.action.lease
         grant = self._copies.shown(lend.action.link, lease)
         if grant is None:
             serving.lend_refused(request, lease, "no_live_lease")
+            span.fail("no_live_lease")
             return False
         try:
-            sent = await self._send(served, lend, grant)
+            sent = await self._send(served, lend, grant, span)
         except NotStartedError as error:
             _LOG.info(
                 "helper_unreachable", extra={"request": request, "helper": lend.action.grant.helper, "why": str(error)}
             )
             serving.lend_refused(request, lease, "helper_unreachable")
+            span.fail("helper_unreachable")
             return False
         except MayHaveRunError:
             serving.lend_failed(request, lease, LendFailure(reason="helper_failed"))
+            span.fail("helper_failed")
             return False
+        _tell_sent(span, sent.answer)
         try:
             return await self._take(served, lend, sent, client)
         finally:
             sent.answer.close()
 
-    async def _send(self, served: Served, lend: LendRequest, grant: bytes) -> "_Sent":
+    async def _send(self, served: Served, lend: LendRequest, grant: bytes, span: Span) -> "_Sent":
         """Ask for the helper, directly or through relays, and return its answer; the body leaves at most once.
 
         Raises:
@@ -119,7 +134,8 @@ class HttpLender:
         for route in self._routes.to(helper_url):
             passed_us = self._clock.monotonic_us() - began_us
             try:
-                sent = await self._ask(served, lend, route, body, self._headers(lend, body, grant, passed_us))
+                headers = span.headers(self._headers(lend, body, grant, passed_us))
+                sent = await self._ask(served, lend, route, body, headers)
             except NotConnectedError:
                 if not route.relayed:
                     self._routes.shut(helper_url)
@@ -225,6 +241,15 @@ class HttpLender:
                 keep_alive=False,
             )
         return self._upstreams[url]
+
+
+def _tell_sent(span: Span, answer: Answer) -> None:
+    """Say how a helper, or a relay, took a lend."""
+    outcome = answer.headers.get(lend_head.OUTCOME, "")[:40]
+    span.set("leaseway.outcome", outcome)
+    span.set("http.response.status_code", answer.status)
+    if outcome != "answered" or answer.status >= 500:
+        span.fail(answer.headers.get(lend_head.REASON, "")[:40] or outcome or "forward_failed")
 
 
 def _whole_number(headers: Mapping[str, str], name: str) -> int:

@@ -13,6 +13,7 @@ from domain.events import Draining, Stopped
 from services.config import Config
 from services.node.node import Node
 from services.node.wires import Wires
+from services.telemetry.tracing import tracing_of
 
 _LOG: Final = logging.getLogger("leaseway.node")
 ENGINES_S: Final = 30.0
@@ -30,7 +31,8 @@ async def run(config: Config, ready: Callable[[str], None], stop: asyncio.Event)
     """
     credentials = _credentials(config)
     clock = SystemClock()
-    node = Node(config, credentials, clock)
+    tracing = tracing_of(config, "node", config.node.id)
+    node = Node(config, credentials, clock, tracing=tracing)
     bus = await connect(config.bus.url, credentials, name=node.id, wait_s=_BUS_S, required=False)
     try:
         wires = Wires(node, bus, config, credentials, clock)
@@ -49,6 +51,7 @@ async def run(config: Config, ready: Callable[[str], None], stop: asyncio.Event)
     finally:
         await node.close()
         await bus.close()
+        await tracing.close()
 
 
 def _credentials(config: Config) -> Credentials:

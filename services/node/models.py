@@ -16,6 +16,7 @@ from services.node.own_work import Served
 from services.node.serving import ModelServing
 from services.node.shared_runtime import SharedRuntime
 from services.node.sizes import Sizes
+from services.telemetry.tracing import OFF, Tracing
 
 DEPTH: Final = "scheduling_backend_depth"
 _CONNECTIONS: Final = 64
@@ -24,8 +25,11 @@ _CONNECTIONS: Final = 64
 class Models:
     """Everything that serves, by model."""
 
-    def __init__(self, config: Config, view: ControlView, state: Callable[[Fact], None], clock: Clock) -> None:
+    def __init__(
+        self, config: Config, view: ControlView, state: Callable[[Fact], None], clock: Clock, tracing: Tracing = OFF
+    ) -> None:
         """Prepare what `config.node` states; nothing runs yet."""
+        self._tracing = tracing
         self._config, self._view, self._state, self._clock = config, view, state, clock
         self._node = NodeId(config.node.id)
         self._shared: dict[str, SharedRuntime] = {}
@@ -94,7 +98,7 @@ class Models:
             busy=lambda: serving.runtime.counts().in_engine > 0,
         )
         sizes = Sizes(model.lane, lambda: self._view.setting("scheduling_context_reserve"), self._clock)
-        served = Served(serving=serving, life=life, sizes=sizes)
+        served = Served(serving=serving, life=life, sizes=sizes, tracing=self._tracing)
         if shared is not None:
             shared.join(served)
         else:

@@ -37,9 +37,12 @@ from services.node.desk import Desk
 from services.node.grants import LeaseCopies
 from services.node.ingress import Ingress
 from services.node.lending import HttpLender
+from services.node.metrics import NodeMetrics
 from services.node.models import Models
 from services.node.own_work import Served
 from services.relaying import Relay
+from services.telemetry import answer as metrics
+from services.telemetry.tracing import OFF, Tracing
 
 VERSION: Final = "0.1.0"
 _SNAPSHOT_PART: Final = 150
@@ -53,7 +56,13 @@ class Node:
     """Everything of a node but its wires to the bus (services.node.wires)."""
 
     def __init__(
-        self, config: Config, credentials: Credentials, clock: Clock, *, deadlines: Deadlines | None = None
+        self,
+        config: Config,
+        credentials: Credentials,
+        clock: Clock,
+        *,
+        deadlines: Deadlines | None = None,
+        tracing: Tracing = OFF,
     ) -> None:
         """Prepare a node; nothing runs yet."""
         self.id = NodeId(config.node.id)
@@ -72,14 +81,18 @@ class Node:
         self._early: list[Fact] = []
         self._url = ""
         limits = config.http.limits
-        self._fleet = Models(config, self.view, self.state, clock)
+        self._fleet = Models(config, self.view, self.state, clock, tracing)
         self.models = self._fleet.by_id
+        self.metrics = NodeMetrics(self.models, lambda: self.draining)
         signer = Signer(credentials.nkey_seed)
         self.lender = HttpLender(self.id, signer, self.copies, limits, clock, relays=config.node.relays)
         bodies = BodyReader(limits.body_bytes, limits.held_bytes, clock)
         self.ingress = Ingress(self.id, self.models, self.lender, bodies)
+        self.ingress.answered = self.metrics.answered
+        self.ingress.tracing = self.lender.tracing = tracing
         check = LendCheck(self.view, self.reader, limits.body_bytes)
         self.desk = Desk(self.id, self.models, self.view, check, self.copies, bodies, clock)
+        self.desk.tracing = tracing
         self.relay = Relay(self.id, check, self._is_over, connect_s=limits.upstream_connect_s)
         self.server = HttpServer(self.serve, connections_max=limits.connections, deadlines=deadlines, served_by=self.id)
 
@@ -87,6 +100,7 @@ class Node:
 
     def state(self, fact: Fact) -> None:
         """State a fact; what comes before `registered` waits for it."""
+        self.metrics.fact(fact)
         if self._say is None:
             self._early.append(fact)
             return
@@ -240,6 +254,8 @@ class Node:
             return await self.relay.serve(call)
         if call.request.method == "GET" and call.path in {"/health", "/cluster/v1/status"}:
             return self._tell(call, self._health() if call.path == "/health" else self._status())
+        if call.request.method == "GET" and call.path == metrics.PATH:
+            return metrics.answer(self.metrics.instruments, call.request, call)
         raise ApiError("not_found", f"no such path: {call.path[:200]}")
 
     def _is_over(self, shown: Shown) -> bool:

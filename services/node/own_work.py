@@ -16,6 +16,7 @@ from services.node.engine_life import EngineLife
 from services.node.serving import ModelServing
 from services.node.sizes import Sizes
 from services.node.ticket import Ticket
+from services.telemetry.tracing import OFF, Span, Tracing
 
 NOT_STARTED: Final = EngineResult(status=0, complete=False, not_started=True)
 _NOT_UNDERSTOOD: Final = frozenset({400, 422})
@@ -28,6 +29,7 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
     serving: ModelServing
     life: EngineLife
     sizes: Sizes
+    tracing: Tracing = OFF
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,9 +53,12 @@ async def run_on_own_engine(
     However this ends, the connection to the engine is closed or idle.
     """
     result = BROKEN
+    told = {"gen_ai.request.model": served.serving.id, "leaseway.request": ticket.request}
     try:
-        async with ticket.working():
-            result = await _ask(served, work, client)
+        with served.tracing.span("engine.generate", told) as span:
+            async with ticket.working():
+                result = await _ask(served, msgspec.structs.replace(work, headers=span.headers(work.headers)), client)
+            _tell(span, result)
     except asyncio.CancelledError:
         gone(ticket.request)
         raise
@@ -62,6 +67,16 @@ async def run_on_own_engine(
     if result.not_started or not result.complete:
         served.life.suspect()
     return result
+
+
+def _tell(span: Span, result: EngineResult) -> None:
+    span.set("http.response.status_code", result.status)
+    span.set("gen_ai.usage.input_tokens", result.tokens_in)
+    span.set("gen_ai.usage.output_tokens", result.tokens_out)
+    if not result.complete:
+        span.fail("engine_not_started" if result.not_started else result.code or "engine_failed")
+    elif result.status >= 500:
+        span.fail("engine_error")
 
 
 async def _ask(served: Served, work: Work, client: ClientAnswer) -> EngineResult:

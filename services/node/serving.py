@@ -251,6 +251,11 @@ class ModelServing:
         """Return the mailbox of a request of this model; None if it has none of this id."""
         return self._tickets.get(request)
 
+    @property
+    def kept(self) -> int:
+        """Return how many held requests are kept for a faster helper."""
+        return sum(ticket.kept_for is not None for ticket in self._tickets.values())
+
     def told_of(self, request: RequestId) -> Told:
         """Return what people are told of an open own request."""
         ticket = self._tickets.get(request)
@@ -263,6 +268,7 @@ class ModelServing:
         if isinstance(fact, Kept | Started | Lent):
             if (ticket := self._ticket(fact.request)) is not None:
                 ticket.kept_for = fact.link if isinstance(fact, Kept) else None
+                ticket.was_kept = ticket.was_kept or isinstance(fact, Kept)
         elif isinstance(fact, BorrowFinished | BorrowReturned) and (ticket := self._ticket(fact.request)) is not None:
             if isinstance(fact, BorrowFinished):
                 ticket.service_us = fact.service_us

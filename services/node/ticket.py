@@ -17,6 +17,8 @@ class Ticket:
         self.request, self.arrived_us = request, arrived_us
         self.kept_for: LinkId | None = None
         """Of an own request: the link for whose helper it is kept out of the engine."""
+        self.was_kept = False
+        """Of an own request: it has been kept for a helper at some time."""
         self.service_us = 0
         """Of a borrowed request: how long it was in service, once it has left the engine."""
         self.returned = ""

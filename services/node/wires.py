@@ -54,6 +54,14 @@ class Wires:
         self._control = self._follower_of_control()
         self._knows_control = False
         node.bus_state, node.desk.knows_control = self.state, self.knows_control
+        self._measure()
+
+    def _measure(self) -> None:
+        measured, producer = self._node.metrics.instruments, self.producer
+        measured.state("leaseway_bus_connected", lambda: self._bus.connected)
+        measured.state("leaseway_facts_ok", lambda: producer.bus_ok)
+        measured.state("leaseway_spool_bytes", lambda: producer.spooled_bytes)
+        producer.acknowledged_after = lambda us: measured.observe("leaseway_publish_seconds", us / 1_000_000)
 
     async def load_witness(self) -> None:
         """Let the node know the newest commit that its earlier lives saw."""

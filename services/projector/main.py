@@ -17,6 +17,7 @@ from projections.project import STREAMS
 from services.config import Config
 from services.projector.api import Api
 from services.projector.health import Health
+from services.projector.metrics import ProjectorMetrics
 from services.projector.projector import Projector, Setup
 
 _LOG: Final = logging.getLogger("leaseway.projector")
@@ -38,7 +39,8 @@ async def run(config: Config, ready: Callable[[str], None], stop: asyncio.Event)
     bus = await connect(config.bus.url, credentials, name=NAME, required=False, wait_s=1.0)
     projector = Projector(setup_of(config, bus, clock))
     api = Api(projector, Health(projector, router_version()), clock)
-    server = HttpServer(api.handle, connections_max=_CONNECTIONS_MAX, served_by=NAME)
+    metrics = ProjectorMetrics(projector, lambda: bus.connected)
+    server = HttpServer(metrics.beside(api.handle), connections_max=_CONNECTIONS_MAX, served_by=NAME)
     try:
         port = await server.start(config.http.host, config.http.port)
         await _run_until(projector, stop, lambda: ready(f"http://{config.http.host}:{port}"))

@@ -1,0 +1,66 @@
+"""What a projector measures: how far each stream is in the tables, read when somebody asks."""
+
+import asyncio
+from collections.abc import Callable
+
+from aiohttp import web
+
+from adapters.http.server import Call, Handler
+from domain.errors import BusError
+from services.projector.projector import Projector
+from services.telemetry import answer
+
+_BUS_S = 1.0
+
+
+class ProjectorMetrics:
+    """The instruments of one projector."""
+
+    def __init__(self, projector: Projector, bus_connected: Callable[[], bool]) -> None:
+        """Measure `projector`."""
+        self._projector = projector
+        self._last: dict[str, int] = {}
+        self.instruments = measured = answer.instruments("projector")
+        progress = projector.progress
+        measured.state("leaseway_bus_connected", bus_connected)
+        measured.state("leaseway_clickhouse_up", self._up)
+        measured.read("leaseway_projector_lag_messages", lambda: [((name,), self._lag(name)) for name in progress])
+        for name, field in (("position", "position"), ("rows_total", "rows"), ("unreadable_total", "unreadable")):
+            self._read(f"leaseway_projector_{name}", field)
+        measured.state("leaseway_projector_void_total", lambda: sum(each.void for each in progress.values()))
+
+    def beside(self, handler: Handler) -> Handler:
+        """Return a handler that shows the metrics, and gives everything else to `handler`."""
+
+        async def handle(call: Call) -> web.StreamResponse:
+            if call.request.method == "GET" and call.path == answer.PATH:
+                return await self.answer(call)
+            return await handler(call)
+
+        return handle
+
+    async def answer(self, call: Call) -> web.Response:
+        """Return every metric; it asks the bus how long the streams are, and does not wait long for that."""
+        names = list(self._projector.progress)
+        for name, last in zip(names, await asyncio.gather(*map(self._ask, names)), strict=True):
+            self._last[name] = last
+        return answer.answer(self.instruments, call.request, call)
+
+    def _read(self, metric: str, field: str) -> None:
+        progress = self._projector.progress
+        self.instruments.read(metric, lambda: [((name,), getattr(each, field)) for name, each in progress.items()])
+
+    def _up(self) -> bool:
+        projector = self._projector
+        return projector.store is not None and not any(each.error for each in projector.progress.values())
+
+    def _lag(self, stream: str) -> float:
+        last = self._last.get(stream, -1)
+        return max(0, last - self._projector.progress[stream].position) if last >= 0 else -1
+
+    async def _ask(self, stream: str) -> int:
+        try:
+            async with asyncio.timeout(_BUS_S):
+                return (await self._projector.streams[stream].bounds()).last
+        except (BusError, TimeoutError):
+            return -1
