@@ -1,9 +1,9 @@
-"""Who may do what on the bus: two accounts and the rights of every user, as nats-server reads them.
+"""Who may do what on the bus: its accounts and the rights of every user, as nats-server reads them.
 
 CORE holds the streams and those who are trusted with them. NODES holds nodes and gateways, which reach CORE only through
 the services it exports: the server never asks whether a publisher may use its *reply* subject, so in one flat account any
 user writes anywhere by letting the server answer there. Across accounts an answer goes back to the asker's account and no
-further.
+further. Outside tools have an account of their own, and copies of the streams (adapters.nats.outside).
 """
 
 import json
@@ -12,6 +12,8 @@ from typing import Final, Literal
 
 import msgspec
 
+from adapters.nats import outside
+from adapters.nats.outside import MIRROR, OBS
 from domain.subjects import CONTROL, DECISIONS, EVENTS, LEDGER, SNAPSHOTS
 
 CORE, NODES, SYSTEM = "CORE", "NODES", "SYS"
@@ -26,7 +28,9 @@ Control events are not signed, and within NODES a member can have an old one del
 so everybody reads them from the own durable consumer alone.
 """
 
-Role = Literal["master", "projector", "operator", "provisioner", "preflight", "system", "node", "gateway"]
+Role = Literal[
+    "master", "projector", "operator", "provisioner", "preflight", "system", "mirror", "node", "gateway", "observer"
+]
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,10 +77,8 @@ def rights(cluster: str, member: Member) -> Rights:
                 "snap.>",
             )
             return _core_rights(root, name, said)
-        case "operator":
-            return _core_rights(root, name, ("control.>",))
-        case "projector":
-            return _core_rights(root, name, ())
+        case "operator" | "projector":
+            return _core_rights(root, name, ("control.>",) if member.role == "operator" else ())
         case "provisioner":
             manage = tuple(f"$JS.API.STREAM.{verb}.*" for verb in ("CREATE", "UPDATE", "INFO"))
             consumers = tuple(f"$JS.API.CONSUMER.{verb}.>" for verb in ("CREATE", "DURABLE.CREATE", "INFO", "DELETE"))
@@ -85,6 +87,10 @@ def rights(cluster: str, member: Member) -> Rights:
         case "preflight":
             # asks for what nobody has, so as to be answered where it says: see adapters.nats.preflight
             return Rights(publish=(f"$JS.API.CONSUMER.RESET.{CONTROL}.{name}",), subscribe=(f"{inbox_prefix(name)}.>",))
+        case "mirror" | "observer":
+            tool = member.role == "observer"
+            may, hears = outside.tool_rights(root, name) if tool else outside.keeper_rights(inbox_prefix(name))
+            return Rights(publish=may, subscribe=hears)
         case "system":
             asked = ("$SYS.REQ.SERVER.*.RELOAD", "$SYS.REQ.SERVER.*.VARZ")
             return Rights(publish=asked, subscribe=(f"{inbox_prefix(name)}.>",))
@@ -135,7 +141,7 @@ def _core_rights(root: str, name: str, said: Sequence[str]) -> Rights:
 
 def render_accounts(cluster: str, members: Sequence[Member]) -> str:
     """Return the accounts part of the server's configuration: accounts, users with their rights, exports and imports."""
-    users: dict[str, list[str]] = {CORE: [], NODES: [], SYSTEM: []}
+    users: dict[str, list[str]] = {CORE: [], NODES: [], SYSTEM: [], MIRROR: [], OBS: []}
     for member in sorted(members, key=lambda each: each.name):
         users[account_of(member.role)].append(_render_user(member, rights(cluster, member)))
     exports, imports = _crossings(cluster)
@@ -146,9 +152,10 @@ def render_accounts(cluster: str, members: Sequence[Member]) -> str:
             "accounts {",
             f"  {SYSTEM} {{ users: [\n{_lines(users[SYSTEM])}  ] }}",
             f"  {CORE} {{\n    jetstream: enabled\n    users: [\n{_lines(users[CORE])}    ]",
-            f"    exports: [\n{_lines(exports)}    ]\n  }}",
+            f"    exports: [\n{_lines(exports + outside.core_exports())}    ]\n  }}",
             f"  {NODES} {{\n    users: [\n{_lines(users[NODES])}    ]",
             f"    imports: [\n{_lines(imports)}    ]\n  }}",
+            outside.render(f"lw.{cluster}", _lines(users[MIRROR]), _lines(users[OBS])),
             "}\n",
         ]
     )
@@ -161,6 +168,10 @@ def account_of(role: Role) -> str:
             return NODES
         case "system":
             return SYSTEM
+        case "mirror":
+            return MIRROR
+        case "observer":
+            return OBS
         case _:
             return CORE
 

@@ -1,5 +1,6 @@
 """Keys and the roster of the bus: which members there are and which nkey each signs in with."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -9,10 +10,19 @@ import msgspec
 from adapters.clock import random_token
 from adapters.keys import Credentials, Signer, derive_mac_key, load_credentials, new_nkey, save_credentials
 from adapters.nats.accounts import Member, Role, render_accounts
+from adapters.nats.outside import PREFIX, TOOLS_MAX
 from domain.errors import BadConfigError
 from domain.ids import node_id
 
-_CORE_ROLES: Final[tuple[Role, ...]] = ("master", "projector", "operator", "provisioner", "preflight", "system")
+_CORE_ROLES: Final[tuple[Role, ...]] = (
+    "master",
+    "projector",
+    "operator",
+    "provisioner",
+    "preflight",
+    "system",
+    "mirror",
+)
 RESERVED: Final = frozenset({*_CORE_ROLES, "observer"})
 """Names that no node may have: each is the name of a credentials file and of an inbox."""
 
@@ -82,6 +92,49 @@ def enrol(data: Path, cluster: str, nodes: Mapping[str, str], gateways: Mapping[
     return roster
 
 
+def enrol_tool(data: Path, cluster: str, tool: str) -> Roster:
+    """Return the roster with the outside tool `tool` in it, a member called `obs-<tool>`.
+
+    Its nkey seed is in a file of its own as well, as the tools of NATS take one (`seed_path`).
+
+    Raises:
+        BadIdError: `tool` has another form than ids have.
+        BadConfigError: there are too many.
+    """
+    name = f"{PREFIX}{node_id(tool)}"
+    roster = ensure_core_members(data, cluster)
+    known = [member for member in roster.members if member.role == "observer" and member.name != name]
+    if len(known) >= TOOLS_MAX:
+        raise BadConfigError(
+            f"subscribe: at most {TOOLS_MAX} tools may be enrolled, there are {len(known)} besides {tool!r}"
+        )
+    roster = _with_member(data, roster, name=name, role="observer", url="")
+    path = key_path(data, name)
+    if path.exists():
+        _write_secret(seed_path(data, name), load_credentials(path).nkey_seed.encode() + b"\n")
+    _save(data, roster)
+    return roster
+
+
+def seed_path(data: Path, name: str) -> Path:
+    """Return where the nkey seed of an outside tool is, alone in its file."""
+    return data / "keys" / f"{name}.nk"
+
+
+def _write_secret(path: Path, content: bytes) -> None:
+    draft = path.with_suffix(".tmp")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+    draft.replace(path)
+
+
+def forget_keys(data: Path, name: str) -> None:
+    """Remove the credentials of an outside tool that was retired."""
+    for path in (key_path(data, name), seed_path(data, name)):
+        path.unlink(missing_ok=True)
+
+
 def retire(data: Path, cluster: str, name: str) -> Roster:
     """Return the roster without `name`; after the next reload the server cuts it off."""
     roster = load_roster(data, cluster)
@@ -92,9 +145,9 @@ def retire(data: Path, cluster: str, name: str) -> Roster:
 
 
 def _require_free(node: str) -> str:
-    if node in RESERVED or node.startswith("gateway-"):
+    if node in RESERVED or node.startswith(("gateway-", PREFIX)):
         raise BadConfigError(
-            f"node id {node!r}: is reserved; must not be {', '.join(sorted(RESERVED))} or begin with gateway-"
+            f"node id {node!r}: is reserved; must not be {', '.join(sorted(RESERVED))} or begin with gateway- or {PREFIX}"
         )
     return node_id(node)
 
@@ -125,8 +178,11 @@ def _make_credentials(data: Path, roster: Roster, name: str, role: Role) -> str:
                 master_seed=master_seed,
                 master_public=master_public,
             )
-        case "provisioner" | "preflight" | "system":
+        case "provisioner" | "preflight" | "system" | "mirror":
             pass
+        case "observer":  # it signs nothing, and checks decisions against the master's key
+            master = load_credentials(key_path(data, "master"))
+            credentials = msgspec.structs.replace(credentials, master_public=master.master_public)
         case _:
             master = load_credentials(key_path(data, "master"))
             credentials = msgspec.structs.replace(

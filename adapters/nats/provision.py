@@ -20,8 +20,18 @@ from nats.js.errors import APIError, NotFoundError, ServiceUnavailableError
 
 from adapters.keys import load_credentials
 from adapters.nats.accounts import Member, inbox_prefix
-from adapters.nats.enrolment import Roster, enrol, key_path, retire
+from adapters.nats.enrolment import (
+    Roster,
+    enrol,
+    enrol_tool,
+    ensure_core_members,
+    forget_keys,
+    key_path,
+    retire,
+)
 from adapters.nats.layout import EVENTS_BYTES, IRREPLACEABLE, Durability, consumer_configs, differences, stream_configs
+from adapters.nats.mirrors import ensure_mirrors
+from adapters.nats.outside import KEEPER, PREFIX
 from domain.errors import BadConfigError, HistoryLostError, UnreachableError
 from domain.subjects import EVENTS
 
@@ -44,6 +54,8 @@ class Provisioned(msgspec.Struct, frozen=True, kw_only=True):
     streams_changed: tuple[str, ...]
     consumers_made: tuple[str, ...]
     """`<stream>/<name>`."""
+    mirrors_made: tuple[str, ...] = ()
+    """Of outside tools: `<stream>` for a mirror, `<stream>/<name>` for a tool's consumer on it."""
 
 
 async def provision(  # noqa: PLR0913  # one argument for each thing that an operator may say
@@ -85,13 +97,45 @@ async def provision(  # noqa: PLR0913  # one argument for each thing that an ope
         )
         made, changed = await _ensure_streams(jetstream, configs, found)
         consumers = await _ensure_consumers(jetstream, cluster, roster)
+        mirrors = await _ensure_mirrors(data, url, client, roster, replicas)
     return Provisioned(
         nodes=tuple(member for member in roster.members if member.role == "node"),
         roster=roster,
         streams_made=made,
         streams_changed=changed,
         consumers_made=consumers,
+        mirrors_made=mirrors,
     )
+
+
+async def provision_tools(
+    data: Path, url: str, cluster: str, *, added: Collection[str] = (), removed: Collection[str] = ()
+) -> Provisioned:
+    """Enrol or retire outside tools (by the names that people give them) on a running bus; nobody else is disconnected.
+
+    Raises:
+        BadConfigError, BadIdError: a name, or too many of them.
+        UnreachableError: no server answers at `url`; the keys are written, a later run goes on.
+    """
+    roster = ensure_core_members(data, cluster)
+    for tool in added:
+        roster = enrol_tool(data, cluster, tool)
+    for tool in removed:
+        roster = retire(data, cluster, f"{PREFIX}{tool}")
+        forget_keys(data, f"{PREFIX}{tool}")
+    await reload_servers(data, url)
+    async with administer(data, url, "provisioner") as client:
+        info = await client.jetstream(timeout=_API_S).stream_info(EVENTS)
+        mirrors = await _ensure_mirrors(data, url, client, roster, info.config.num_replicas or 1)
+    return Provisioned(
+        nodes=(), roster=roster, streams_made=(), streams_changed=(), consumers_made=(), mirrors_made=mirrors
+    )
+
+
+async def _ensure_mirrors(data: Path, url: str, core: Client, roster: Roster, replicas: int) -> tuple[str, ...]:
+    tools = [member.name for member in roster.members if member.role == "observer"]
+    async with administer(data, url, KEEPER) as keeper:
+        return tuple(await ensure_mirrors(core, keeper, roster.cluster, tools, replicas=replicas))
 
 
 async def reload_servers(data: Path, url: str) -> None:
