@@ -160,6 +160,10 @@ class CheckpointBook:
         for old in self._files("")[:-FILES_MAX]:
             old.unlink()
 
+    def generations(self) -> list[Generation]:
+        """Return the generations of which anything is kept, in order."""
+        return sorted({Generation(path.stem.rpartition("-")[0]) for path in self._files("")})
+
     def _files(self, generation: str) -> list[Path]:
         """Return the files of a generation, or of all, oldest first."""
         return sorted(self.folder.glob(f"{generation or '*'}-*.jsonl")) if self.folder.is_dir() else []

@@ -8,6 +8,8 @@ import asyncio
 from datetime import UTC, datetime
 from typing import Final
 
+import msgspec
+
 from adapters.headers import decode_headers
 from adapters.keys import Signer
 from adapters.log.pipelined import PipelinedStream
@@ -18,7 +20,7 @@ from domain.errors import (
     PublishUnknownError,
     WrongLastSequenceError,
 )
-from domain.events import Decision, Envelope, OwnerPlanned, codec
+from domain.events import Decision, Envelope, OwnerPlanned, SafeModeEntered, codec
 from domain.events.commit import Commit
 from domain.ids import Generation
 from domain.ports import Clock, Stored
@@ -98,8 +100,25 @@ class Feed:
                 raise WrongLastSequenceError(f"{self._stream.name}: {order} is there already")
             self._at, self._seq = order, outcome.seq
 
+    async def alarm(self, entered: SafeModeEntered, generation: Generation) -> None:
+        """Store that leases end here, at the place of the newest decision: it is of no commit, and moves nothing on.
+
+        Raises:
+            BusError: it is not stored, or nobody can say.
+            HistoryError: the last message of the feed is none of ours.
+        """
+        last = await self._stream.last()
+        await self.resume()
+        at = self.at
+        if at == BEFORE_ALL:
+            at = (generation or "00000000", 0, 0)
+        if last is not None and last.subject == decision_subject(self._cluster, entered) and _says(last.body, entered):
+            return
+        await self._send(Generation(at[0]), at, entered, self._seq, alarm=True)
+        self._at = None
+
     def _send(
-        self, generation: Generation, order: Order, decision: Decision, expected: int
+        self, generation: Generation, order: Order, decision: Decision, expected: int, *, alarm: bool = False
     ) -> "asyncio.Future[Stored]":
         name = f"{generation}-{order[1]}-{order[2]}"
         wall_us = self._clock.wall_us()
@@ -120,10 +139,18 @@ class Feed:
         return self._stream.publish_soon(
             decision_subject(self._cluster, decision),
             codec.with_tag(encoded, "sig", self._signer.sign(encoded[:-1])),
-            message_id=name,
+            message_id=f"{name}-alarm-{expected}" if alarm else name,
             expected_last=expected,
             headers={ORDER: f"{generation}-{order[1]}.{order[2]}"},
         )
+
+
+def _says(body: bytes, entered: SafeModeEntered) -> bool:
+    """Tell whether a stored decision is `entered`: a master that starts again and again says it once."""
+    try:
+        return codec.decode_decision(codec.decode_envelope(body).data) == entered
+    except msgspec.DecodeError:
+        return False
 
 
 def order_of(headers: bytes) -> Order:

@@ -22,6 +22,7 @@ Durability = Literal["strict", "relaxed"]
 
 DAY_S: Final = 24 * 3600.0
 EVENTS_AGE_S: Final = 7 * DAY_S
+LEDGER_AGE_S: Final = 2 * EVENTS_AGE_S
 EVENTS_BYTES: Final = 2 * 1024**3
 """Default room for facts; full means that new ones are refused, never that old ones vanish unread."""
 SNAPSHOTS_BYTES: Final = 256 * 1024**2
@@ -49,8 +50,8 @@ def stream_configs(
     return (
         events,
         control,
-        _kept(LEDGER, (f"{root}.ledger",), replicas, max_age=2 * EVENTS_AGE_S, max_msg_size=512 * kib),
-        _kept(DECISIONS, decisions, replicas, max_age=2 * EVENTS_AGE_S, max_msg_size=64 * kib),
+        _kept(LEDGER, (f"{root}.ledger",), replicas, max_age=LEDGER_AGE_S, max_msg_size=512 * kib),
+        _kept(DECISIONS, decisions, replicas, max_age=LEDGER_AGE_S, max_msg_size=64 * kib),
         snapshots,
     )
 

@@ -6,26 +6,13 @@ Heartbeats only keep standbys from competing.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing, suppress
 
 import msgspec
 
 from adapters.clock import new_generation
-from adapters.log.feed import Feed
-from adapters.log.history import (
-    History,
-    Streams,
-    begin_generation,
-    check_inputs,
-    check_witness,
-    first_of_generation,
-    last_commit,
-    stored_commit,
-)
-from adapters.log.ledger import Ledger
-from adapters.log.reader import Reader
-from adapters.log.snapshots import Snapshots
+from adapters.log.history import History, begin_generation, first_of_generation, last_commit, stored_commit
 from domain.errors import BusError, FactsLostError, HistoryError, HistoryGapError
 from domain.events import Registered
 from domain.events.commit import Commit, encode_commit
@@ -35,26 +22,23 @@ from domain.master.health import next_due_us
 from domain.master.inputs import FactInput
 from domain.master.state import State, encode_state
 from domain.master.step import Range, after, commit, fold_into
-from domain.policies import CURRENT, rules_of
-from domain.ports import Clock, StoredMessage, Stream, WitnessBook, Witnessed
+from domain.policies import CURRENT
+from domain.ports import StoredMessage, Stream, Witnessed
 from domain.subjects import EVENTS
 from services.master.alarm import Alarm
+from services.master.checkpoints import Where
 from services.master.following import Following
-from services.master.observer import LOOK_EVERY_S, Observer
+from services.master.observer import LOOK_EVERY_S
 from services.master.outbox import Outbox
-from services.master.witnesses import AskWitness
+from services.master.parts import Deposed, Parts, first_cause, is_long, pour
+from services.master.trust import say_safe_mode, trusted_head
 
+__all__ = ["Deposed", "MasterLoop", "Parts"]
 LOG = logging.getLogger("leaseway.master")
 TAKEOVER_SILENCE_US = 2_000_000
 """A standby takes over when no active master was heard for so long."""
 FIRST_WAIT_US = 700_000
 """At its start a master listens this long for another one; masters beat every half second."""
-RANGE_FACTS_MAX = 20_000
-"""A range without a decision is closed by a root commit when it is this long, so that a restart has little to fold."""
-RANGE_BYTES_MAX = 16 * 1024 * 1024
-REJECTED_MAX = 1_000
-"""A range with so many refused inputs is closed too: the commit lists each."""
-FOLDED_AT_ONCE = 250
 SNAPSHOT_EVERY = 500
 SNAPSHOTS_TRIED = 3
 BATCHES_AHEAD = 16
@@ -62,27 +46,6 @@ SIDE_EVERY_S = 0.2
 RING_EVERY_S = 0.02
 """Timers are looked at no more often, however many commits there are."""
 SAFE_LOOK_EVERY_S = 0.5
-
-
-class Deposed(Exception):  # noqa: N818  # it ends a reign; nothing is wrong
-    """Another master's commit is stored where ours was to be."""
-
-
-class Parts(msgspec.Struct, frozen=True):
-    """What the loop works with."""
-
-    streams: Streams
-    ledger: Ledger
-    feed: Feed
-    snapshots: Snapshots
-    witness: WitnessBook
-    reader: Reader
-    observer: Observer
-    clock: Clock
-    new_generation: Generation
-    relaxed: bool = False
-    """Durability of the bus: a power cut may lose the newest facts, and then a new generation begins by itself, named."""
-    ask_clickhouse: AskWitness | None = None
 
 
 class MasterLoop:
@@ -100,8 +63,12 @@ class MasterLoop:
         self._outbox = Outbox(parts.streams.ledger, parts.feed)
         self._committed = asyncio.Event()
         """A commit was stored: the earliest timer may be another one."""
+        self._span = Range()
+        """What is folded since the last commit."""
         self._snapshot: tuple[int, bytes] | None = None
         """(version, content) to be saved next; an older one that was not saved yet is not worth it any more."""
+        self._vouched = ""
+        """Digest of the state that the last commit of this reign states; empty if it states none."""
         self._loaded = Generation("")
         """The generation of the ledger's last commit when it was loaded."""
 
@@ -151,6 +118,7 @@ class MasterLoop:
         self.mode, self.doubt = "safe_mode", doubt
         self.ready.set()
         LOG.error("safe_mode", extra={"doubt": doubt, "version": self.history.position.version})
+        await say_safe_mode(self.parts, doubt, self._loaded)
         doubted = max(self._loaded, self.history.position.generation)
         generation = doubted
         while generation <= doubted:
@@ -166,30 +134,14 @@ class MasterLoop:
     async def _load(self) -> None:
         """Restore the newest snapshot that a commit vouches for, and apply what follows it."""
         self.mode, self.history = "starting", self._blank()
-        # witnesses before the ledger's head: an active master adds to all of them, to the ledger first
-        fed = await self._fed()
-        archived = await self.parts.ask_clickhouse() if self.parts.ask_clickhouse is not None else None
-        head = await last_commit(self.parts.streams.ledger)
-        self._loaded = head.generation if head is not None else Generation("")
-        check_witness(await self.parts.witness.read(), head)
-        check_witness(fed, head, who="the feed")
-        check_witness(archived, head, who="ClickHouse")
-        await check_inputs(self.parts.streams, head)
+        head = await trusted_head(self.parts, self._note_head)
         if head is None:
             return
-        rules_of(head)
         await self._restore(head)
         await self.history.catch_up(head)
 
-    async def _fed(self) -> Witnessed | None:
-        """Return the newest commit of which the feed holds a decision; None where it holds none, or does not say."""
-        try:
-            await self.parts.feed.resume()
-        except BusError as error:
-            LOG.warning("feed_not_read", extra={"error": str(error)})
-            return None
-        generation, version, _ = self.parts.feed.at
-        return Witnessed(generation=Generation(generation), version=version, digest="") if generation else None
+    def _note_head(self, head: Commit | None) -> None:
+        self._loaded = head.generation if head is not None else Generation("")
 
     async def _restore(self, head: Commit) -> None:
         """Begin at the newest snapshot of this generation that a commit vouches for, or at the generation's first commit."""
@@ -229,6 +181,7 @@ class MasterLoop:
         """Be the active master until another commit is found where ours was to be."""
         self.history.adopt(CURRENT)  # an older policy's state: the claim below is the commit that switches
         self.state.term = self.history.position.term + 1
+        self._span = Range()
         self.parts.observer.begin()
         self._outbox = Outbox(self.parts.streams.ledger, self.parts.feed)
         await self._claim()
@@ -239,17 +192,19 @@ class MasterLoop:
         position = self.history.position
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(_pour(self.parts.streams.events, position.hi, inbox))
-                group.create_task(_pour(self.parts.streams.control, position.chi, inbox))
+                group.create_task(pour(self.parts.streams.events, position.hi, inbox))
+                group.create_task(pour(self.parts.streams.control, position.chi, inbox))
                 group.create_task(self._beat())
                 group.create_task(self._watch())
                 group.create_task(self._ring())
                 group.create_task(self._outbox.run())
                 group.create_task(self._keep_witness())
                 group.create_task(self._keep_snapshots())
+                if self.parts.checkpoints is not None:
+                    group.create_task(self.parts.checkpoints.keep(self.where, self.parts.observer))
                 group.create_task(self._decide(inbox))
         except BaseExceptionGroup as failed:
-            raise _first(failed) from failed
+            raise first_cause(failed) from failed
 
     async def _claim(self) -> None:
         """Store the term's first commit, over no input, before anything is observed or decided in its name.
@@ -265,14 +220,15 @@ class MasterLoop:
         await self._store(commit(self.state, position, Range(), decided, with_state=True))
 
     async def _decide(self, inbox: asyncio.Queue[tuple[Stream, Sequence[StoredMessage]]]) -> None:
-        span = Range()
         while True:
-            while (made := self._cut(span)) is not None:  # one commit can leave something for the next; so can a master
+            while (
+                made := self._cut(self._span)
+            ) is not None:  # one commit can leave something for the next; so can a master
                 await self._store(made)
-                span = Range()
-            self._fold(span, *await inbox.get())
-            while not inbox.empty() and not _is_long(span):
-                self._fold(span, *inbox.get_nowait())
+                self._span = Range()
+            self._fold(self._span, *await inbox.get())
+            while not inbox.empty() and not is_long(self._span):
+                self._fold(self._span, *inbox.get_nowait())
 
     def _fold(self, span: Range, stream: Stream, batch: Sequence[StoredMessage]) -> None:
         reader = self.parts.reader
@@ -299,7 +255,7 @@ class MasterLoop:
         """Return the commit over what is folded, if anything follows from it."""
         position = self.history.position
         decided: Decided = decide(self.state, Head(position.generation, position.version + 1))
-        long = _is_long(span)
+        long = is_long(span)
         if not decided.decisions and not long:
             return None
         with_state = long or (position.version + 1) % SNAPSHOT_EVERY == 0
@@ -309,11 +265,20 @@ class MasterLoop:
         snapshot = encode_state(self.state) if made.state else b""
         if not await self.parts.ledger.append(made.version, encode_commit(made), made.digest):
             raise Deposed
-        self.history.position = after(made)
+        self.history.position, self._vouched = after(made), made.state
         self._committed.set()
         self._outbox.put(made)
         if snapshot:
             self._snapshot = (made.version, snapshot)
+
+    def where(self) -> Where:
+        """Return where the ledger stands and what is read beyond it, as of this moment."""
+        return Where(self.history.position, self._vouched, self._span)
+
+    async def sign_off(self) -> None:
+        """Sign where the ledger stands, and what is read beyond it, once `run` has ended: nothing of it can be lost unseen."""
+        if self.mode == "active" and self.parts.checkpoints is not None:
+            await self.parts.checkpoints.add(self.where())
 
     # ---- beside the decisions ----------------------------------------------------------------------------------------
 
@@ -367,35 +332,3 @@ class MasterLoop:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._committed.wait(), min(left_s, LOOK_EVERY_S))
             await asyncio.sleep(RING_EVERY_S)
-
-
-def _is_long(span: Range) -> bool:
-    """Tell whether a range has to end here: for a restart's sake, the commit's size, or this process' memory."""
-    return (
-        len(span.facts) >= RANGE_FACTS_MAX or len(span.rejected) >= REJECTED_MAX or span.size_bytes >= RANGE_BYTES_MAX
-    )
-
-
-async def _pour(stream: Stream, after_seq: int, inbox: asyncio.Queue[tuple[Stream, Sequence[StoredMessage]]]) -> None:
-    batches: AsyncIterator[Sequence[StoredMessage]] = stream.read(after=after_seq)
-    async for batch in batches:
-        for at in range(0, len(batch), FOLDED_AT_ONCE):
-            await inbox.put((stream, batch[at : at + FOLDED_AT_ONCE]))
-
-
-def _first(failed: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return what ended a reign: history in doubt before all else, since nothing may go on after it."""
-    leaves = list(_leaves(failed))
-    for kind in (HistoryError, HistoryGapError, Deposed, BusError):
-        for leaf in leaves:
-            if isinstance(leaf, kind):
-                return leaf
-    return leaves[0]
-
-
-def _leaves(failed: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    for error in failed.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            yield from _leaves(error)
-        else:
-            yield error

@@ -9,17 +9,21 @@ from aiohttp import web
 
 from adapters.clock import SystemClock, new_generation, new_incarnation
 from adapters.keys import Credentials, Signer, load_credentials
+from adapters.log.checkpoints import CheckpointBook
 from adapters.log.feed import Feed
 from adapters.log.history import Streams
 from adapters.log.ledger import Ledger
 from adapters.log.reader import Reader
+from adapters.log.scan import Ages
 from adapters.log.snapshots import Snapshots
 from adapters.log.witness import FileWitnessBook
 from adapters.nats.connection import Bus, connect
+from adapters.nats.layout import EVENTS_AGE_S, LEDGER_AGE_S
 from domain.errors import BadConfigError
 from domain.subjects import CONTROL, DECISIONS, EVENTS, LEDGER, SNAPSHOTS, ledger_subject
 from services.config import Config, preflight_file
 from services.data_directory import read_endpoints
+from services.master.checkpoints import Checkpoints
 from services.master.http import application
 from services.master.loop import Parts
 from services.master.metrics import MeasuredLoop
@@ -28,6 +32,7 @@ from services.master.witnesses import clickhouse_at
 from services.telemetry import answer as metrics
 
 LOG = logging.getLogger("leaseway.master")
+READY_LATEST_S = 30.0
 
 
 async def run(config: Config, ready: Callable[[str], None], stop: asyncio.Event) -> None:
@@ -56,8 +61,9 @@ async def _serve(
     tasks = [asyncio.create_task(loop.run()), asyncio.create_task(loop.parts.observer.listen())]
     stopping, served = asyncio.create_task(stop.wait()), asyncio.create_task(loop.ready.wait())
     try:
-        await asyncio.wait([served, stopping, *tasks], return_when="FIRST_COMPLETED")
-        if loop.ready.is_set():
+        await asyncio.wait([served, stopping, *tasks], timeout=READY_LATEST_S, return_when="FIRST_COMPLETED")
+        # not ready so late: a long history is still being checked; /health says starting, and everybody else may begin
+        if not any(task.done() for task in (stopping, *tasks)):
             ready(f"http://{host}:{port}")
         done, _ = await asyncio.wait([stopping, *tasks], return_when="FIRST_COMPLETED")
         for task in done:
@@ -67,6 +73,7 @@ async def _serve(
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
+        await loop.sign_off()
         await runner.cleanup()
 
 
@@ -86,4 +93,8 @@ def _parts(config: Config, credentials: Credentials, bus: Bus) -> Parts:
         new_generation=new_generation(1),
         relaxed=config.bus.durability == "relaxed",
         ask_clickhouse=clickhouse_at(read_endpoints(config.data).projector),
+        checkpoints=Checkpoints(
+            CheckpointBook(config.data / "checkpoints"), Signer(credentials.master_seed), cluster, clock
+        ),
+        ages=Ages(events_ns=int(EVENTS_AGE_S * 1e9), ledger_ns=int(LEDGER_AGE_S * 1e9)),
     )

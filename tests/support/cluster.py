@@ -11,6 +11,7 @@ import msgspec
 from adapters.clock import SystemClock, new_generation, new_incarnation
 from adapters.keys import Signer
 from adapters.log import bundle
+from adapters.log.checkpoints import CheckpointBook
 from adapters.log.feed import Feed
 from adapters.log.history import Streams, begin_generation
 from adapters.log.ledger import Ledger
@@ -35,6 +36,7 @@ from domain.subjects import (
     control_subject,
     ledger_subject,
 )
+from services.master.checkpoints import Checkpoints
 from services.master.loop import MasterLoop, Parts
 from services.master.observer import Observer
 from services.master.witnesses import clickhouse_at
@@ -91,7 +93,13 @@ class ClusterUnderTest:
         return task
 
     async def master(
-        self, name: str = "master", *, data: Path | None = None, relaxed: bool = False, archive: str = ""
+        self,
+        name: str = "master",
+        *,
+        data: Path | None = None,
+        relaxed: bool = False,
+        archive: str = "",
+        checkpoint_every_s: float = 60,
     ) -> tuple[MasterLoop, Gate]:
         """Start a master of its own connection and return its loop, with the gate before its ledger."""
         bus = await self.bus(name, "master")
@@ -112,6 +120,13 @@ class ClusterUnderTest:
             new_generation=new_generation(1),
             relaxed=relaxed,
             ask_clickhouse=clickhouse_at(archive) if archive else None,
+            checkpoints=Checkpoints(
+                CheckpointBook((data or self.server.data) / f"checkpoints-{name}"),
+                Signer(secrets.master_seed),
+                cluster,
+                self.clock,
+                every_s=checkpoint_every_s,
+            ),
         )
         loop = MasterLoop(parts)
         self.run(asyncio.create_task(loop.run()))

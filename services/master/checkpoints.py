@@ -1,0 +1,103 @@
+"""Signed checkpoints of the active master: at the beginning of its reign, each minute, and when it stops in order."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol
+
+from adapters.keys import Signer
+from adapters.log.checkpoints import CheckpointBook, Kept, check_signed, sign, tail_digest
+from domain.errors import HistoryError
+from domain.events import Checkpoint, Input
+from domain.ids import Generation
+from domain.master.step import Position, Range
+from domain.ports import Clock
+
+LOG = logging.getLogger("leaseway.master")
+EVERY_S: Final = 60.0
+
+
+class Where(NamedTuple):
+    """Where the ledger stands."""
+
+    position: Position
+    state: str
+    """Digest of the state there; empty if no commit states it."""
+    span: Range
+    """What is folded beyond it."""
+
+
+class Speaker(Protocol):
+    """States observations (services.master.observer)."""
+
+    async def state(self, term: int, body: Input) -> None:
+        """Store one."""
+        ...
+
+
+class Checkpoints:
+    """Signs where the ledger stands and keeps it in the book; each minute it is stated as an observation too."""
+
+    def __init__(
+        self, book: CheckpointBook, signer: Signer, cluster: str, clock: Clock, *, every_s: float = EVERY_S
+    ) -> None:
+        self.book, self._signer, self._cluster, self._clock, self._every_s = book, signer, cluster, clock, every_s
+        self._kept: tuple[int, int, int] | None = None
+        self._said = 0
+
+    async def keep(self, where: Callable[[], Where], speaker: Speaker) -> None:
+        """Sign at once and then each minute if anything has changed, for ever."""
+        await self.add(where())
+        self._said = where().position.version
+        while True:
+            await asyncio.sleep(self._every_s)
+            now = where()
+            signed = await self.add(now)
+            if signed is not None and now.position.version > self._said:
+                self._said = now.position.version
+                await speaker.state(now.position.term, signed)
+
+    async def add(self, where: Where) -> Checkpoint | None:
+        """Sign and keep where the ledger stands; return it, or None if nothing has changed since the last time."""
+        signed = self._sign(where)
+        at = (signed.version, signed.tail_hi, signed.tail_chi)
+        if at == self._kept or not signed.version:
+            return None
+        try:
+            await self.book.add(signed)
+        except OSError as error:
+            LOG.warning("checkpoint_not_kept", extra={"version": signed.version, "error": str(error)})
+        self._kept = at
+        return signed
+
+    def _sign(self, where: Where) -> Checkpoint:
+        position, span = where.position, where.span
+        tail_hi = span.facts[-1].seq if span.facts else position.hi
+        tail_chi = span.control[-1].seq if span.control else position.chi
+        draft = Checkpoint(
+            cluster=self._cluster,
+            generation=position.generation,
+            version=position.version,
+            digest=position.digest,
+            hi=position.hi,
+            chi=position.chi,
+            state=where.state,
+            tail_hi=tail_hi,
+            tail_chi=tail_chi,
+            tail=tail_digest(span.messages()) if (tail_hi, tail_chi) != (position.hi, position.chi) else "",
+            at_us=self._clock.wall_us(),
+        )
+        return sign(draft, self._signer)
+
+    async def of(self, generation: Generation) -> list[Kept]:
+        """Return what is kept of a generation.
+
+        Raises:
+            HistoryError: something of it is no checkpoint, or is not signed with this cluster's key.
+        """
+        try:
+            kept = await self.book.read(generation)
+        except OSError as error:
+            raise HistoryError(f"checkpoints {self.book.folder}: cannot be read: {error}") from None
+        check_signed(kept, self._signer.public)
+        return kept

@@ -1,0 +1,90 @@
+"""What a master checks before it decides anything, and how it says that it will not."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from adapters.log.checkpoints import Kept
+from adapters.log.history import check_inputs, check_witness, first_of_generation, last_commit
+from adapters.log.scan import scan
+from domain.errors import BusError, HistoryError
+from domain.events import SafeModeEntered
+from domain.events.commit import Commit
+from domain.ids import Generation
+from domain.policies import rules_of
+from domain.ports import Witnessed
+from services.master.parts import Parts
+
+LOG = logging.getLogger("leaseway.master")
+SAY_S: Final = 2.0
+REASON_CHARS_MAX: Final = 250
+
+
+async def trusted_head(parts: Parts, note_head: Callable[[Commit | None], None]) -> Commit | None:
+    """Return the ledger's last commit once all of its history is found to be what was digested, signed and witnessed.
+
+    `note_head` is told of the last commit before anything is judged.
+
+    Raises:
+        HistoryError, HistoryGapError: history is in doubt.
+        BusError: the bus cannot be asked.
+    """
+    # witnesses before the ledger's head: an active master adds to all of them, to the ledger first
+    kept = await parts.witness.read()
+    fed = await _fed(parts)
+    archived = await parts.ask_clickhouse() if parts.ask_clickhouse is not None else None
+    head = await last_commit(parts.streams.ledger)
+    note_head(head)
+    check_witness(kept, head)
+    check_witness(fed, head, who="the feed")
+    check_witness(archived, head, who="ClickHouse")
+    signed = await _signed(parts, head)
+    await check_inputs(parts.streams, head)
+    if head is not None:
+        rules_of(head)
+        await _scan(parts, head, signed)
+    return head
+
+
+async def _signed(parts: Parts, head: Commit | None) -> list[Kept]:
+    """Return the checkpoints of the generation that the ledger is of."""
+    if parts.checkpoints is None:
+        return []
+    newest = max(parts.checkpoints.book.generations(), default=Generation(""))
+    if newest > (head.generation if head is not None else ""):
+        at = f"is of generation {head.generation}" if head is not None else "is empty"
+        raise HistoryError(f"ledger: it {at}, but a checkpoint of the data directory was signed in generation {newest}")
+    return await parts.checkpoints.of(newest) if head is not None and newest == head.generation else []
+
+
+async def _fed(parts: Parts) -> Witnessed | None:
+    """Return the newest commit of which the feed holds a decision; None where it holds none, or does not say."""
+    try:
+        await parts.feed.resume()
+    except BusError as error:
+        LOG.warning("feed_not_read", extra={"error": str(error)})
+        return None
+    generation, version, _ = parts.feed.at
+    # version 0: nothing but a word of ours about safe mode, said before there was any commit
+    return Witnessed(generation=Generation(generation), version=version, digest="") if version else None
+
+
+async def _scan(parts: Parts, head: Commit, signed: list[Kept]) -> None:
+    began_us, now_ns = parts.clock.monotonic_us(), parts.clock.wall_us() * 1000
+    first = await first_of_generation(parts.streams.ledger, head)
+    ages = msgspec.structs.replace(parts.ages, now_ns=now_ns)
+    found = await scan(parts.streams, first, head, checkpoints=signed, ages=ages)
+    took_ms = (parts.clock.monotonic_us() - began_us) // 1000
+    LOG.info("history_checked", extra={**msgspec.to_builtins(found), "checkpoints": len(signed), "took_ms": took_ms})
+
+
+async def say_safe_mode(parts: Parts, doubt: str, generation: Generation) -> None:
+    """Store `safe_mode.entered` in the feed, signed, for whoever listens; a feed that does not take it is only logged."""
+    try:
+        async with asyncio.timeout(SAY_S):
+            await parts.feed.alarm(SafeModeEntered(reason=doubt[:REASON_CHARS_MAX]), generation)
+    except (BusError, HistoryError, TimeoutError) as error:
+        LOG.warning("safe_mode_not_said", extra={"error": str(error) or "no answer"})
