@@ -88,10 +88,14 @@ def commit_rows(place: Place, commit: Commit, router: str) -> list[Row]:
         "term": commit.term,
         "policy": commit.policy,
     }
-    stated = [
-        {"decision": index} | said for index, decision in enumerate(commit.decisions) for said in _decided(decision)
-    ]
-    return [row("decisions", place, head | {"item": item} | said) for item, said in enumerate(stated)]
+    head |= {"stream": place.stream, "epoch": place.epoch, "seq": place.seq, "at_ns": place.at_ns}
+    rows: list[Row] = []
+    for index, decision in enumerate(commit.decisions):
+        for said in _decided(decision):
+            said["decision"], said["item"] = index, len(rows)
+            said.update(head)
+            rows.append(said)
+    return rows
 
 
 def fact_rows(place: Place, fact: Input, speaker: Speaker, router: str) -> list[Row]:
@@ -105,10 +109,11 @@ def fact_rows(place: Place, fact: Input, speaker: Speaker, router: str) -> list[
         "incarnation": str(speaker.incarnation),
         "pseq": speaker.pseq,
     }
-    return [row("decisions", place, head | said)]
+    return [row(place, head | said)]
 
 
-def _decided(decision: Decision) -> list[dict[str, object]]:
+def _decided(decision: Decision) -> list[Row]:
+    """Return what each of its rows states, in dicts that are the caller's to complete."""
     match decision:
         case OwnerPlanned():
             return _planned(decision)
@@ -161,8 +166,8 @@ def _said_of_link(decision: LinkWord) -> dict[str, object]:
     }
 
 
-def _planned(plan: OwnerPlanned) -> list[dict[str, object]]:
-    head: dict[str, object] = {
+def _planned(plan: OwnerPlanned) -> list[Row]:
+    head: Row = {
         "kind": "plan",
         "owner": plan.owner,
         "owner_model": plan.model,

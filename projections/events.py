@@ -44,4 +44,4 @@ def event_row(place: Place, message: StoredMessage, envelope: Envelope | None, *
             "pseq": pseq_of(envelope),
             "late": envelope.late,
         }
-    return row("events", place, stated)
+    return row(place, stated)

@@ -46,7 +46,7 @@ def commit_rows(place: Place, commit: Commit, router: str) -> list[Row]:
     """Return one row for each decision about a node's health in this commit."""
     head: dict[str, object] = {"generation": str(commit.generation), "version": commit.version, "router": router}
     stated = [said for said in map(_decided, commit.decisions) if said is not None]
-    return [row("health", place, head | {"item": item} | said) for item, said in enumerate(stated)]
+    return [row(place, head | {"item": item} | said) for item, said in enumerate(stated)]
 
 
 def fact_rows(place: Place, fact: Input, speaker: Speaker, router: str) -> list[Row]:
@@ -60,7 +60,7 @@ def fact_rows(place: Place, fact: Input, speaker: Speaker, router: str) -> list[
         "pseq": speaker.pseq,
         "router": router,
     }
-    return [row("health", place, head | said)]
+    return [row(place, head | said)]
 
 
 def _decided(decision: Decision) -> dict[str, object] | None:

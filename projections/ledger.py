@@ -50,7 +50,7 @@ def commit_row(place: Place, commit: Commit, *, void: bool) -> Row:
         "digest": commit.digest,
         "void": void,
     }
-    return row("commits", place, stated)
+    return row(place, stated)
 
 
 def rejected_rows(place: Place, commit: Commit, events_epoch: int) -> list[Row]:
@@ -61,6 +61,6 @@ def rejected_rows(place: Place, commit: Commit, events_epoch: int) -> list[Row]:
         "event_epoch": events_epoch,
     }
     return [
-        row("rejected", place, head | {"item": item, "event_seq": seq, "code": code})
+        row(place, head | {"item": item, "event_seq": seq, "code": code})
         for item, (seq, code) in enumerate(commit.rejected)
     ]

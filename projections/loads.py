@@ -39,7 +39,7 @@ def fact_rows(place: Place, fact: Input, speaker: Speaker, router: str) -> list[
         "pseq": speaker.pseq,
         "router": router,
     }
-    return [row("loads", place, head | said)]
+    return [row(place, head | said)]
 
 
 def _said(fact: Input) -> dict[str, object] | None:

@@ -39,7 +39,7 @@ def fact_rows(place: Place, fact: Input, speaker: Speaker, router: str) -> list[
         "pseq": speaker.pseq,
         "router": router,
     }
-    return [row("requests", place, stated)]
+    return [row(place, stated)]
 
 
 def commit_rows(place: Place, commit: Commit, router: str) -> list[Row]:
@@ -54,7 +54,6 @@ def commit_rows(place: Place, commit: Commit, router: str) -> list[Row]:
     }
     return [
         row(
-            "requests",
             place,
             head | {"item": item, "request": lost.request, "owner": str(lost.node), "model": lost.model},
         )

@@ -9,9 +9,10 @@ The rules (each has a test):
 - Rows are keyed by place in ReplacingMergeTree tables, so that even a repetition that slips through collapses.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
-from typing import Final, NamedTuple
+from itertools import pairwise
+from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
 
 from adapters.clickhouse.store import Store
 
@@ -19,9 +20,18 @@ DAY_NS: Final = 86_400_000_000_000
 PART_ROWS_MAX: Final = 1_000_000
 """More rows would be split by ClickHouse into parts that are not atomic together (from 1,048,449 on)."""
 
-Row = Sequence[object]
-_SEQ, _AT_NS = 2, 3
-"""Every table begins with stream, epoch, seq, at_ns."""
+
+class Block(Protocol):
+    """Rows of one table in order of sequence, column by column."""
+
+    @property
+    def columns(self) -> Mapping[str, Sequence[Any]]:
+        """Columns by name, all of one length; seq and at_ns are among them, what is left out is the table's default."""
+        ...
+
+    def cut(self, first: int, end: int) -> Self:
+        """Return the rows from number `first` to before `end`."""
+        ...
 
 
 class _Place(NamedTuple):
@@ -33,9 +43,9 @@ class _Place(NamedTuple):
 class Sink:
     """The one writer of the tables of messages."""
 
-    def __init__(self, store: Store, columns: Mapping[str, Sequence[str]], *, last_table: str) -> None:
-        """`columns`: names of each table's columns, as its rows have them."""
-        self._store, self._columns, self._last_table = store, columns, last_table
+    def __init__(self, store: Store, tables: Sequence[str], *, last_table: str, suffix: str = "") -> None:
+        """`tables` are all that are ever written; `suffix` follows their names in the database."""
+        self._store, self._tables, self._last_table, self._suffix = store, tables, last_table, suffix
         self._reached: dict[_Place, int] = {}
 
     def reached(self, stream: str, epoch: int) -> int:
@@ -43,12 +53,12 @@ class Sink:
 
         To be asked before the first `write` of a stream's epoch, since it tells what the tables hold beyond it.
         """
-        for table in self._columns:
+        for table in self._tables:
             self._reached[_Place(table, stream, epoch)] = self._highest(table, stream, epoch)
         return self._reached[_Place(self._last_table, stream, epoch)]
 
-    def write(self, stream: str, epoch: int, rows: Mapping[str, Sequence[Row]]) -> int:
-        """Insert `rows` (by table, each in order of sequence) and return how many were new.
+    def write(self, stream: str, epoch: int, rows: Mapping[str, Block]) -> int:
+        """Insert `rows`, by table, and return how many were new.
 
         Raises:
             StoreError: not all of it is stored. Writing the very same rows again stores the rest.
@@ -56,43 +66,37 @@ class Sink:
         order = sorted(rows, key=lambda table: table == self._last_table)  # stable: the last table last
         return sum(self._write(_Place(table, stream, epoch), rows[table]) for table in order)
 
-    def _write(self, place: _Place, rows: Sequence[Row]) -> int:
-        reached = self._reached[place]
-        fresh = [row for row in rows if _seq(row) > reached]
-        for part in parts(fresh):
-            first, last = _seq(part[0]), _seq(part[-1])
+    def _write(self, place: _Place, rows: Block) -> int:
+        seqs = rows.columns["seq"]
+        held = bisect_right(seqs, self._reached[place])
+        for part in parts(rows.cut(held, len(seqs)) if held else rows):
+            first, last = part.columns["seq"][0], part.columns["seq"][-1]
             token = f"{place.table}:{place.stream}:{place.epoch}:{first}-{last}"
-            self._store.insert(place.table, self._columns[place.table], part, token=token)
+            self._store.insert_columns(place.table + self._suffix, part.columns, token=token)
             self._reached[place] = last
-        return len(fresh)
+        return len(seqs) - held
 
     def _highest(self, table: str, stream: str, epoch: int) -> int:
         found = self._store.query(
-            f"SELECT max(seq) AS seq FROM {table} WHERE stream = {{stream:String}} AND epoch = {{epoch:UInt32}}",  # noqa: S608  # a table of ours
+            f"SELECT max(seq) AS seq FROM {table}{self._suffix} WHERE stream = {{stream:String}} AND epoch = {{epoch:UInt32}}",  # noqa: S608  # a table of ours
             {"stream": stream, "epoch": epoch},
         )
         return int(found[0]["seq"])
 
 
-def parts(rows: Sequence[Row]) -> Iterator[list[Row]]:
+_B = TypeVar("_B", bound=Block)
+
+
+def parts(rows: _B) -> Iterator[_B]:
     """Yield `rows` cut where the day of the stamp changes: each part is in one partition and a range of sequences.
 
     A stepped clock may lead back into an earlier day: then that day gets another part, and ranges still do not overlap.
     """
-    for _, group in groupby(rows, key=_day):
-        part = list(group)
-        if len(part) > PART_ROWS_MAX:
-            raise ValueError(f"rows of one insert: must be at most {PART_ROWS_MAX}, got {len(part)}")
-        yield part
-
-
-def _seq(row: Row) -> int:
-    seq = row[_SEQ]
-    assert isinstance(seq, int)
-    return seq
-
-
-def _day(row: Row) -> int:
-    at_ns = row[_AT_NS]
-    assert isinstance(at_ns, int)
-    return at_ns // DAY_NS
+    days = [at_ns // DAY_NS for at_ns in rows.columns["at_ns"]]
+    if not days:
+        return
+    edges = [0, *(index for index, (day, following) in enumerate(pairwise(days), 1) if day != following), len(days)]
+    for first, end in pairwise(edges):
+        if end - first > PART_ROWS_MAX:
+            raise ValueError(f"rows of one insert: must be at most {PART_ROWS_MAX}, got {end - first}")
+        yield rows.cut(first, end) if end - first < len(days) else rows

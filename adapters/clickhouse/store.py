@@ -61,17 +61,23 @@ class Store:
         Raises:
             StoreError: it was refused, or (StoreAwayError) whether it was taken is unknown.
         """
+        self.insert_columns(table, dict(zip(columns, map(list, zip(*rows, strict=True)), strict=True)), token=token)
+
+    def insert_columns(self, table: str, columns: Mapping[str, Sequence[Any]], *, token: str) -> None:
+        """Insert rows that are given column by column; a column that is left out gets its default. Else as `insert`."""
         with self._writing, _translated(self.shown):
             types = self._types.get(table)
             if types is None:
-                types = self._writer.create_insert_context(table, column_names=list(columns)).column_types
+                asked = self._writer.create_insert_context(table)
+                types = dict(zip(asked.column_names, asked.column_types, strict=True))
                 self._types[table] = types
             # not through a kept insert context: the driver then leaves `settings` out, without a word
             self._writer.insert(
                 table,
-                rows,
+                list(columns.values()),
                 column_names=list(columns),
-                column_types=types,
+                column_types=[types[name] for name in columns],
+                column_oriented=True,
                 settings={
                     "insert_deduplication_token": token,
                     # off on servers before 26: a view's target would count a repeated insert twice

@@ -119,22 +119,35 @@ class Follower:
             self._chain = await self._end_of_ledger(position)
         self._runs = await self._last_runs(position)
         self._recover()
-        async with aclosing(batches(self._stream.read(after=position.after), self._deck.limits)) as pieces:
-            async for batch in pieces:
-                await self._carry(batch, position)
-                position = msgspec.structs.replace(position, after=batch[-1].seq)
-                self._arrive(position)
-                if self._deck.clock.monotonic_us() - self._noted_us >= _NOTE_EVERY_US:
-                    await self.note()
+        try:
+            await self._carry(position)
+        except BaseExceptionGroup as group:  # of one: whatever fails first ends the other
+            raise group.exceptions[0] from None
 
-    async def _carry(self, batch: list[StoredMessage], position: Position) -> None:
-        """Return once all rows of `batch` are stored. It is kept while ClickHouse is away: nothing more is read meanwhile."""
-        projected = await self._projected(batch, position)
+    async def _carry(self, position: Position) -> None:
+        """Store one batch while the next one is made into rows; not more is held, however long ClickHouse is away."""
+        storing: asyncio.Task[None] | None = None
+        async with (
+            aclosing(batches(self._stream.read(after=position.after), self._deck.limits)) as pieces,
+            asyncio.TaskGroup() as group,
+        ):
+            async for batch in pieces:
+                projected = await self._projected(batch, position)
+                self._chain, self._runs = projected.chain, projected.runs
+                if storing is not None:
+                    await storing
+                position = msgspec.structs.replace(position, after=batch[-1].seq)
+                storing = group.create_task(self._store(projected, position))
+
+    async def _store(self, projected: Projected, position: Position) -> None:
+        """Return once all these rows are stored, and everything up to `position` is."""
         while (rows := await self._stored(position.epoch, projected)) is None:
             await self._backoff.wait()
         self._recover()
-        self._chain, self._runs = projected.chain, projected.runs
         self._count(rows, projected)
+        self._arrive(position)
+        if self._deck.clock.monotonic_us() - self._noted_us >= _NOTE_EVERY_US:
+            await self.note()
 
     async def _stored(self, epoch: int, projected: Projected) -> int | None:
         """Return how many rows were new; None if ClickHouse did not take all of them."""

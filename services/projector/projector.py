@@ -16,7 +16,7 @@ from domain.errors import BusError, StoreError
 from domain.ports import Clock, Stream
 from domain.subjects import CONTROL
 from projections.project import LAST_TABLE, STREAMS
-from projections.tables import MIGRATIONS, RETAINED, column_names
+from projections.tables import MIGRATIONS, RETAINED
 from services.projector.backoff import Backoff
 from services.projector.batches import BatchLimits
 from services.projector.follow import Deck, Epochs, Follower, Progress
@@ -98,7 +98,7 @@ class Projector:
         assert self.notes is not None
         deck = Deck(
             notes=self.notes,
-            sink=Sink(self.store, {table: column_names(table) for table in RETAINED}, last_table=LAST_TABLE),
+            sink=Sink(self.store, RETAINED, last_table=LAST_TABLE),
             clock=self._setup.clock,
             epochs=Epochs(),
             router=self._setup.router,

@@ -16,7 +16,7 @@ from adapters.clock import SystemClock
 from domain.errors import BadConfigError, BrokenSetupError, DataInUseError, StoreAwayError, StoreError
 from domain.subjects import EVENTS, LEDGER
 from projections.project import LAST_TABLE, Context, project
-from projections.rows import Rows
+from projections.rows import Block, Rows
 from projections.tables import MIGRATIONS, RETAINED, SCHEMA_VERSION, TABLES, Migration, column_names
 from tests.support.facts import Ledger, Teller, finished, granted, lent, plan, verdict
 
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def a_sink(store: Store, stream: str = EVENTS, epoch: int = 1) -> Sink:
-    sink = Sink(store, {table: column_names(table) for table in RETAINED}, last_table=LAST_TABLE)
+    sink = Sink(store, RETAINED, last_table=LAST_TABLE)
     sink.reached(stream, epoch)
     return sink
 
@@ -65,7 +65,7 @@ def test_a_batch_that_is_inserted_twice_is_there_once(store: Store):
     stop_merges(store)
     rows = some_rows(1, 50)
     a_sink(store).write(EVENTS, 1, rows)
-    forgetful = Sink(store, {table: column_names(table) for table in RETAINED}, last_table=LAST_TABLE)
+    forgetful = Sink(store, RETAINED, last_table=LAST_TABLE)
     forgetful._reached = dict.fromkeys(a_sink(store)._reached, 0)  # as if nothing were known: the token alone decides
     assert forgetful.write(EVENTS, 1, rows) == 100
     assert (count(store, "events"), count(store, "decisions")) == (50, 50)
@@ -113,8 +113,8 @@ def test_a_batch_over_midnight_is_one_insert_for_each_day(store: Store):
 def test_a_clock_that_steps_back_over_midnight_still_gives_inserts_in_order_of_sequence():
     midnight_ns = NOON_NS + DAY_NS // 2
     stamps = [midnight_ns - 1, midnight_ns, midnight_ns - 2, midnight_ns + 1]
-    rows = [("s", 1, seq, stamp) for seq, stamp in enumerate(stamps, 1)]
-    assert [[row[2] for row in part] for part in parts(rows)] == [[1], [2], [3], [4]]
+    rows = Block("events", {"seq": [1, 2, 3, 4], "at_ns": stamps})
+    assert [part.columns["seq"] for part in parts(rows)] == [[1], [2], [3], [4]]
 
 
 def test_the_rows_of_one_insert_are_one_part_even_when_they_are_large(store: Store):

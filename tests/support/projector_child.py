@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from adapters.clickhouse.migrate import migrate
@@ -34,14 +34,14 @@ class DyingStore(Store):
     moment, number = "never", 0
     inserts = 0
 
-    def insert(self, table: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, token: str) -> None:
+    def insert_columns(self, table: str, columns: Mapping[str, Sequence[Any]], *, token: str) -> None:
         DyingStore.inserts += 1
         due = DyingStore.inserts == self.number
         if due and self.moment == "before":
             _die()
         if due and self.moment == "during":
             threading.Timer((self.number % 7) / 1000, _die).start()
-        super().insert(table, columns, rows, token=token)
+        super().insert_columns(table, columns, token=token)
         if due and self.moment == "after":
             _die()
 

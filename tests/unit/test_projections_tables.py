@@ -7,7 +7,7 @@ import pytest
 
 from adapters.clickhouse.migrate import digest_of
 from projections.reference import reference
-from projections.rows import Place, row
+from projections.rows import Place, block, row
 from projections.tables import MIGRATIONS, RETAINED, SCHEMA_VERSION, TABLES, blank, column_names
 
 ROOT = Path(__file__).parents[2]
@@ -59,7 +59,7 @@ def test_every_table_of_messages_begins_with_the_place_of_the_message_and_is_par
 
 def test_a_row_with_a_column_that_its_table_lacks_is_refused():
     with pytest.raises(ValueError, match="table requests: has no column prompt"):
-        row("requests", Place("LW_EVENTS", 1, 1, 1), {"prompt": "hello"})
+        block("requests", [row(Place("LW_EVENTS", 1, 1, 1), {"prompt": "hello"})])
 
 
 def test_what_is_not_known_is_told_from_zero():
