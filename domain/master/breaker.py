@@ -10,13 +10,13 @@ long with each further failure up to 120 s; then *half open*, with one slot for 
 fail; a completion closes it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from domain.events import BreakerChanged, LinkAdded
+from domain.events import BreakerChanged
 from domain.ids import NodeId
 from domain.master import slots
-from domain.master.links import links_to
+from domain.master.links import Way, ways_to
 from domain.master.state import Breaker, Node, State, owner_key, split_key, touch_lenders
 
 OPENED: Final = "opened"
@@ -43,7 +43,7 @@ def failures_of(state: State, helper_key: str) -> tuple[int, int]:
     node = state.nodes.get(name)
     if node is None:
         return 0, 0
-    times = _uncompleted(state, node, links_to(state, helper_key))
+    times = _uncompleted(state, node, ways_to(state, helper_key))
     said = node.borrowed.get(model)
     failures = max(len(times), said.failures if said is not None else 0)
     if said is not None and said.failures:
@@ -51,25 +51,24 @@ def failures_of(state: State, helper_key: str) -> tuple[int, int]:
     return failures, max(times, default=0)
 
 
-def _uncompleted(state: State, node: Node, links: list[LinkAdded]) -> list[int]:
+def _uncompleted(state: State, node: Node, ways: Sequence[Way]) -> list[int]:
     """Return when lends failed since the helper last began anew or answered any of its owners."""
-    went = [state.traffic.get(slots.key_of(added)) for added in links]
-    known = [traffic for traffic in went if traffic is not None]
+    known = [traffic for way in ways if (traffic := state.traffic.get(way.over)) is not None]
     past_us = max([node.since_us, *(traffic.answered_us for traffic in known)])
     return [failed_us for traffic in known for failed_us in traffic.failed_at_us if failed_us > past_us]
 
 
-def has_failed(state: State, over: LinkAdded, links: list[LinkAdded]) -> bool:
+def has_failed(state: State, over: Way, ways: Sequence[Way]) -> bool:
     """Tell whether a lend to the helper's model failed since the last that was answered: over this very link, or to anyone.
 
-    What it says itself counts too. `links`: all by which something may be lent there.
+    What it says itself counts too. `ways`: all by which something may be lent there.
     """
-    mine = state.traffic.get(slots.key_of(over))
+    mine = state.traffic.get(over.over)
     if mine is not None and mine.failures:
         return True
-    node = state.nodes[over.helper]
-    said = node.borrowed.get(over.helper_model)
-    return (said is not None and said.failures > 0) or bool(_uncompleted(state, node, links))
+    node = state.nodes[over.added.helper]
+    said = node.borrowed.get(over.added.helper_model)
+    return (said is not None and said.failures > 0) or bool(_uncompleted(state, node, ways))
 
 
 def is_open(state: State, helper_key: str) -> bool:
@@ -78,18 +77,18 @@ def is_open(state: State, helper_key: str) -> bool:
     return breaker is not None and breaker.state == OPENED
 
 
-def yields(state: State, helper_key: str, over: LinkAdded, links: list[LinkAdded]) -> bool:
+def yields(state: State, over: Way, ways: Sequence[Way]) -> bool:
     """Tell whether the one slot of a half-open helper is first for another owner: one over whose link nothing has failed.
 
     It may be the way from this owner to the helper that is broken; then the first to try would shut the helper to all, again
     and again. For a few seconds, since the other may have reasons of its own not to lend.
     """
-    breaker, mine = state.breakers.get(helper_key), state.traffic.get(slots.key_of(over))
+    breaker, mine = state.breakers.get(over.helper), state.traffic.get(over.over)
     if breaker is None or mine is None or not mine.failures or state.now_us >= breaker.since_us + YIELD_US:
         return False
-    for other in links:
-        traffic = state.traffic.get(slots.key_of(other))
-        queue = state.queues.get(owner_key(other.owner, other.owner_model))
+    for other in ways:
+        traffic = state.traffic.get(other.over)
+        queue = state.queues.get(other.owner)
         if (traffic is None or not traffic.failures) and queue is not None and queue.lendable:
             return True
     return False

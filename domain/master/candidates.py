@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from domain.catalogue.eligibility import VISION, ineligible
 from domain.events import LinkAdded, ModelInfo
 from domain.ids import LinkId, NodeId
 from domain.master import breaker, fits, pricing, reasons, rooms, slots
 from domain.master.control import depth
 from domain.master.fits import Fit, FitRules, cost_us, unit_q64
+from domain.master.links import Match, Way, way_of
 from domain.master.pricing import Place
 from domain.master.queue import Queue
 from domain.master.state import Node, State, owner_key
@@ -18,23 +18,27 @@ from domain.master.state import Node, State, owner_key
 class Candidate(msgspec.Struct):
     """One link's helper as the plan sees it."""
 
-    added: LinkAdded
-    key: str
-    """Of the helper's model."""
+    way: Way
     out: int
+    turn_us: int
+    """From a slot that falls free there to the next request in it."""
     at: Place | None = None
     """Where it is served; None where that is not known."""
     spare: int = 0
     """Slots that the helper can give to this owner at most."""
     info: ModelInfo | None = None
+    sees: bool = False
+    """It may have requests that hold an image."""
+    window: int = 0
+    """How many tokens a request may have to go there; 0 if that does not matter."""
+    lendable: int = 0
+    """How many of the held requests it may have: it sees if it has to, and has no window or their size is known."""
     code: str = ""
     source: str = ""
     samples: int = 0
     job_us: int = 0
     ready_us: int = 0
     """Until the helper could begin the first job, switch included."""
-    turn_us: int = pricing.TURNAROUND_US
-    """From a slot that falls free there to the next request in it."""
     cold: bool = False
     """It would have to switch models."""
     switch_us: int = 0
@@ -51,53 +55,44 @@ class Candidate(msgspec.Struct):
         """When the helper would hand back a first job."""
         return self.ready_us + self.job_us
 
-    @property
-    def sees(self) -> bool:
-        """Whether it may have requests that hold an image."""
-        return self.info is not None and VISION in self.info.capabilities
-
-    @property
-    def window(self) -> int:
-        """How many tokens a request may have to go there; 0 if that does not matter."""
-        return self.info.context if self.info is not None and self.info.lane == "text" else 0
-
-    def lendable(self, queue: Queue) -> int:
-        """Return how many of the held requests it may have: it sees if it has to, and has no window or their size is known."""
-        unsized = queue.unsized if self.window else 0
-        if self.sees:
-            return queue.lendable - unsized
-        return queue.lendable - queue.seeing - (unsized - queue.unsized_seeing if self.window else 0)
-
     def blocked(self, code: str) -> None:
         """Take a reason not to lend; of several the first in rank order stays."""
         if code and (not self.code or reasons.RANK[code] < reasons.RANK[self.code]):
             self.code = code
 
 
-def look(state: State, link: LinkId, owner: ModelInfo | None, queue: Queue) -> Candidate:
+def look(state: State, added: LinkAdded, owner: ModelInfo | None, queue: Queue) -> Candidate:
     """Return the helper of a link, with the first reason in rank order why it cannot be considered, if there is one."""
-    added = state.control.links[link]
-    over = slots.key_of(added)
-    candidate = Candidate(
-        added=added,
-        key=owner_key(added.helper, added.helper_model),
-        out=slots.count_open(state, over),
-        turn_us=pricing.turnaround_us(state, over),
-    )
-    enrolled = state.control.roster.get(added.helper)
-    node = state.nodes.get(added.helper)
+    way = way_of(state.control, added)
+    name = added.helper
+    candidate = Candidate(way, slots.count_open(state, way.over), pricing.turnaround_us(state, way.over))
+    node = state.nodes.get(name)
     info = node.models.get(added.helper_model) if node is not None else None
+    enrolled = state.control.roster.get(name)
     if enrolled is not None and enrolled.retired:
         candidate.code = reasons.NODE_RETIRED
     elif node is None or info is None:
         candidate.code = reasons.MODEL_UNKNOWN
     else:
-        at = candidate.at = pricing.place_of(state, added.helper, node, added.helper_model)
+        at = candidate.at = pricing.place_of(state, way.helper, name, added.helper_model, info)
+        match = way.match(owner, info)
         candidate.info = info
-        candidate.spare = pricing.free_slots(state, added, at, depth(state.control, node.depth))
-        candidate.idle_us = rooms.idle_us(state, at.name, node, at.room, at.models)
-        candidate.code = _unfit(candidate, info, owner, queue) or _not_now(state, candidate, node, at)
+        _take_match(candidate, match, queue)
+        busy = rooms.own_work(state, name, at.models)
+        candidate.spare = pricing.free_slots(state, way, at, depth(state.control, node.depth))
+        candidate.idle_us = rooms.idle_us(state, name, at.room, at.models, busy=busy)
+        candidate.code = match.code or _unfit(candidate, queue) or _not_now(state, candidate, node, at, busy=busy)
     return candidate
+
+
+def _take_match(candidate: Candidate, match: Match, queue: Queue) -> None:
+    """Note what the helper's model may have of what is held."""
+    candidate.sees, candidate.window = match.sees, match.window
+    unsized = queue.unsized if match.window else 0
+    if match.sees:
+        candidate.lendable = queue.lendable - unsized
+    else:
+        candidate.lendable = queue.lendable - queue.seeing - (unsized - queue.unsized_seeing if match.window else 0)
 
 
 def claim(rivals: Sequence[Candidate]) -> None:
@@ -105,36 +100,40 @@ def claim(rivals: Sequence[Candidate]) -> None:
 
     The loaded one before those that would have to be loaded, a grant before a probe, then the one that answers first.
     """
+    sharing = [(rival, rival.info.runtime) for rival in rivals if rival.info is not None and rival.info.runtime]
+    if len(sharing) < 2:
+        return
     claims: dict[tuple[NodeId, str], Candidate] = {}
-    for rival in sorted(rivals, key=lambda one: (one.probe, one.cold, one.first_answer_us, one.added.link)):
-        runtime = rival.info.runtime if rival.info is not None else ""
-        if runtime and claims.setdefault((rival.added.helper, runtime), rival) is not rival:
+    for rival, runtime in sorted(sharing, key=lambda one: _claim(one[0])):
+        if claims.setdefault((rival.way.added.helper, runtime), rival) is not rival:
             rival.code, rival.slots, rival.quota, rival.probe = reasons.HELPER_CLAIMED, 0, 0, False
 
 
-def _unfit(candidate: Candidate, info: ModelInfo, owner: ModelInfo | None, queue: Queue) -> str:
-    """Return why the helper's model cannot stand in for the owner's, or not for what is held."""
-    code = ineligible(owner, info) if owner is not None else ""
-    if code or not queue.held:
-        return code
+def _claim(rival: Candidate) -> tuple[bool, bool, int, LinkId]:
+    return rival.probe, rival.cold, rival.ready_us + rival.job_us, rival.way.added.link
+
+
+def _unfit(candidate: Candidate, queue: Queue) -> str:
+    """Return why the helper's model cannot stand in for the owner's for what is held."""
+    if not queue.held:
+        return ""
     if queue.lendable and queue.seeing == queue.lendable and not candidate.sees:
         return reasons.NO_VISION
     if candidate.window and queue.sized and queue.held_tokens // queue.sized > candidate.window:
         return reasons.CONTEXT_TOO_SMALL
-    return reasons.SIZE_UNKNOWN if queue.lendable and not candidate.lendable(queue) else ""
+    return reasons.SIZE_UNKNOWN if queue.lendable and not candidate.lendable else ""
 
 
-def _not_now(state: State, candidate: Candidate, node: Node, at: Place) -> str:
-    """Return why the helper takes nothing at the moment."""
+def _not_now(state: State, candidate: Candidate, node: Node, at: Place, *, busy: bool) -> str:
+    """Return why the helper takes nothing at the moment; `busy`: it has work of its own."""
     if node.silent_us:
         return reasons.NODE_SILENT
     if node.incomplete or node.late:
         return reasons.HISTORY_INCOMPLETE
     comes_back = at.room is not None and bool(at.room.loading) and at.room.cause == rooms.RESTORE
-    refuses = node.draining or comes_back or at.model in node.not_accepting
-    if refuses or rooms.own_work(state, at.name, at.models):
+    if busy or node.draining or comes_back or at.model in node.not_accepting:
         return reasons.HELPER_NOT_ACCEPTING
-    if breaker.is_open(state, candidate.key) or breaker.yields(state, candidate.key, candidate.added, at.links):
+    if at.key in state.breakers and (breaker.is_open(state, at.key) or breaker.yields(state, candidate.way, at.ways)):
         return reasons.QUARANTINED
     return reasons.HELPER_CLAIMED if candidate.spare <= 0 or pricing.is_claimed(state, at) else ""
 
@@ -147,17 +146,14 @@ def price(state: State, candidate: Candidate, owner: Fit | None, rules: FitRules
     at, info = candidate.at, candidate.info
     if at is None or info is None:
         return
-    fit = state.fits.get(candidate.key)
-    cost = fits.price(fit, owner, rules, state.now_us, size)
-    unit = samples = 0
+    cost = fits.price(state.fits.get(at.key), owner, rules, state.now_us, size)
     if cost is None:
         candidate.blocked(reasons.SERVICE_UNPRICED)
+        candidate.ready_us = pricing.machine(state, at, 0, rules.window_us).free_us + candidate.turn_us
     else:
         candidate.source, candidate.samples = cost.source, cost.samples
-        unit, samples = unit_q64(cost.log), cost.samples
-    machine = pricing.machine(state, at, unit, rules.window_us, samples=samples)
-    candidate.ready_us = machine.free_us + candidate.turn_us
-    if cost is not None:
+        machine = pricing.machine(state, at, unit_q64(cost.log), rules.window_us, samples=cost.samples)
+        candidate.ready_us = machine.free_us + candidate.turn_us
         candidate.job_us = cost_us(machine.unit, size)
     if not info.ready:
         _price_switch(state, candidate, at, rules.window_us)
@@ -168,10 +164,10 @@ def _price_switch(state: State, candidate: Candidate, at: Place, window_us: int)
         candidate.switch_us = pricing.load_left_us(state, at, window_us)  # part of its ready time already
         return
     candidate.cold = True
-    if not candidate.added.load_if_unloaded:
+    if not candidate.way.added.load_if_unloaded:
         candidate.blocked(reasons.LOAD_FORBIDDEN)
         return
-    load_us = pricing.load_us(state, candidate.key, window_us)
+    load_us = pricing.load_us(state, at.key, window_us)
     if load_us is None:
         candidate.blocked(reasons.SWITCH_UNPRICED)
     else:
@@ -190,4 +186,4 @@ def may_be_lent(state: State, candidate: Candidate) -> int:
     """Return how many slots the helper may have at once whatever it would be worth: one after a failed lend."""
     if candidate.at is None:
         return 0
-    return 1 if breaker.has_failed(state, candidate.added, candidate.at.links) else candidate.spare
+    return 1 if breaker.has_failed(state, candidate.way, candidate.at.ways) else candidate.spare

@@ -16,6 +16,7 @@ from domain.events import (
 from domain.ids import LinkId
 from domain.master.fits import FitRules, rules_of
 from domain.master.inputs import ControlInput
+from domain.master.links import forget_ways
 from domain.master.state import Control, Enrolled, State, owner_key
 
 
@@ -67,16 +68,22 @@ def setting(control: Control, name: str) -> int:
 
 
 def lane_rules(control: Control, lane: str) -> FitRules:
-    """Return the rules that prices of a lane's models follow, kept as a setting is."""
-    known: FitRules | None = control.__dict__.get(f"rules of {lane}")
+    """Return the rules that prices of a lane's models follow, kept as a setting is.
+
+    By whether it is text, and no more: a node may call its lanes as it likes, and as many as it likes.
+    """
+    name = "rules of text" if lane == "text" else "rules of others"
+    known: FitRules | None = control.__dict__.get(name)
     if known is None:
-        known = control.__dict__[f"rules of {lane}"] = rules_of(partial(setting, control), lane)
+        known = control.__dict__[name] = rules_of(partial(setting, control), lane)
     return known
 
 
 def depth(control: Control, registered: int) -> int:
     """Return how many requests a node's engine gets at once: what was decided for all nodes, else what it registered itself."""
-    value = _decided(control, "scheduling_backend_depth")
+    if "decided depth" not in control.__dict__:
+        control.__dict__["decided depth"] = _decided(control, "scheduling_backend_depth")
+    value: int | None = control.__dict__["decided depth"]
     return registered if value is None else value
 
 
@@ -92,6 +99,7 @@ def _settings_changed(control: Control) -> None:
 
 
 def _add(control: Control, event: LinkAdded) -> None:
+    forget_ways(control)
     _drop(control, event.link)
     control.gone.pop(event.link, None)
     control.links[event.link] = event
@@ -103,6 +111,7 @@ def _add(control: Control, event: LinkAdded) -> None:
 
 
 def _remove(control: Control, event: LinkRemoved) -> None:
+    forget_ways(control)
     added = _drop(control, event.link)
     if added is not None:
         control.gone[event.link] = added

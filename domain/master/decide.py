@@ -25,6 +25,7 @@ from domain.ids import LinkId, NodeId, RequestId
 from domain.master import breaker, health, hints, registration, rooms, slots, stall, timers, traffic
 from domain.master.fold import unhold
 from domain.master.lease_events import Head, of_owner
+from domain.master.links import forget_ways
 from domain.master.registration import close_incarnation
 from domain.master.state import (
     HEALTHY,
@@ -108,6 +109,7 @@ def _finish_links(state: State, *, said: bool) -> None:
         key = slots.key_of(control.gone[link])
         if link not in state.leases and key not in state.uses:
             del control.gone[link]
+            forget_ways(control)
             state.hints.pop(link, None)
             traffic.forget(state, key)
             said = False  # its failures held a breaker

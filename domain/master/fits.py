@@ -17,9 +17,9 @@ underestimate both drains, the second make an unlucky run of the helper its pric
 price. Text is measured in estimated tokens: there works within a factor of 2 of each other are the same.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import NamedTuple
 
 import msgspec
 
@@ -68,7 +68,7 @@ def rules_of(setting: Callable[[str], int], lane: str) -> FitRules:
     )
 
 
-class Measured(NamedTuple):
+class Measured(msgspec.Struct, frozen=True, gc=False):
     """What a set of samples says. Logs are ln(us per unit of work) in Q32."""
 
     samples: int
@@ -88,7 +88,7 @@ class Measured(NamedTuple):
         return varies or (self.least <= factor * work and work <= factor * self.most)
 
 
-class Price(NamedTuple):
+class Price(msgspec.Struct, frozen=True, gc=False):
     """What a unit of work costs, and how far to trust it."""
 
     log: int
@@ -120,14 +120,15 @@ class Fit(msgspec.Struct, dict=True):
             return
         service_us = min(service_us, COST_US_MAX)
         log = fixed.ln_q32(service_us, work)
-        full = len(self.works) == WINDOW
-        for ring, value in ((self.works, work), (self.services_us, service_us), (self.logs, log), (self.at_us, now_us)):
-            if full:
-                ring[self.next] = value
-            else:
-                ring.append(value)
-        if full:
-            self.next = (self.next + 1) % WINDOW
+        if len(self.works) == WINDOW:
+            at = self.next
+            self.works[at], self.services_us[at], self.logs[at], self.at_us[at] = work, service_us, log, now_us
+            self.next = (at + 1) % WINDOW
+        else:
+            self.works.append(work)
+            self.services_us.append(service_us)
+            self.logs.append(log)
+            self.at_us.append(now_us)
         self.__dict__.clear()
 
     def summary(self) -> Measured:
@@ -181,8 +182,17 @@ def price(fit: Fit | None, prior: Fit | None, rules: FitRules, now_us: int, work
         now_us: domain time.
         work: the work of the job that is priced, in its lane's units.
     """
-    own = _of(fit, rules, now_us, work)
-    theirs = _of(prior, rules, now_us, work)
+    own = fit.measured(now_us, rules.window_us) if fit is not None else None
+    theirs = prior.measured(now_us, rules.window_us) if prior is not None else None
+    return compared(own, theirs, rules, work)
+
+
+def compared(own: Measured | None, theirs: Measured | None, rules: FitRules, work: int) -> Price | None:
+    """Return what `price` does, of what the samples of the window say."""
+    if own is not None and not own.prices(work, rules):
+        own = None
+    if theirs is not None and not theirs.prices(work, rules):
+        theirs = None
     if rules.hard_switch:
         return _switched(own, theirs, rules)
     if own is None:
@@ -192,11 +202,6 @@ def price(fit: Fit | None, prior: Fit | None, rules: FitRules, now_us: int, work
     shift = (own.middle - theirs.middle) * own.samples // (own.samples + PRIOR_WEIGHT)
     source = reasons.HELPER_FIT if own.samples >= rules.min_samples else reasons.OWNER_FALLBACK
     return Price(theirs.level + shift, source, own.samples)
-
-
-def _of(fit: Fit | None, rules: FitRules, now_us: int, work: int) -> Measured | None:
-    measured = fit.measured(now_us, rules.window_us) if fit is not None else None
-    return measured if measured is not None and measured.prices(work, rules) else None
 
 
 def _switched(own: Measured | None, theirs: Measured | None, rules: FitRules) -> Price | None:
@@ -215,18 +220,20 @@ def _measure_rest(works: tuple[int, ...], services_us: tuple[int, ...], logs: tu
 def _measure(works: Sequence[int], services_us: Sequence[int], logs: Sequence[int]) -> Measured:
     """Return what these samples say; there is at least one."""
     ordered = sorted(logs)
+    count, total, served_us = len(logs), sum(works), sum(services_us)
+    level = plain = fixed.ln_q32(served_us, total)
+    summed = sum(logs)
     low, high = _bounds(ordered)
-    total = sum(works)
-    level = plain = fixed.ln_q32(sum(services_us), total)
-    middle = sum(logs) // len(logs)
     if ordered[0] < low or ordered[-1] > high:  # else the clip changes nothing
-        clipped = [max(low, min(log, high)) for log in logs]
-        services = [
-            service if log == kept else cost_us(unit_q64(kept), work)
-            for service, work, log, kept in zip(services_us, works, logs, clipped, strict=True)
-        ]
-        level, middle = fixed.ln_q32(sum(services), total), sum(clipped) // len(clipped)
-    return Measured(len(works), level, middle, plain, least=min(works), most=max(works))
+        below, above = bisect_left(ordered, low), bisect_right(ordered, high)
+        summed = sum(ordered[below:above]) + below * low + (count - above) * high
+        for work, service_us, log in zip(works, services_us, logs, strict=True):
+            if log < low:
+                served_us += cost_us(unit_q64(low), work) - service_us
+            elif log > high:
+                served_us += cost_us(unit_q64(high), work) - service_us
+        level = fixed.ln_q32(served_us, total)
+    return Measured(count, level, summed // count, plain, min(works), max(works))
 
 
 def _bounds(ordered: Sequence[int]) -> tuple[int, int]:

@@ -7,8 +7,9 @@ from domain import fixed
 from domain.events import LinkAdded, LinkPriced
 from domain.ids import LinkId
 from domain.master import fits, pricing
-from domain.master.fits import cost_us, unit_q64
-from domain.master.state import State, owner_key
+from domain.master.fits import FitRules, Measured, cost_us, unit_q64
+from domain.master.links import Way, way_of
+from domain.master.state import State
 
 SAMPLES_LEAST: Final = 3
 """Measured runs on each side; one may be luck."""
@@ -19,7 +20,7 @@ MARGIN_Q32: Final = fixed.ln_q32(11, 10)
 def words(state: State) -> Iterator[LinkPriced]:
     """Yield what is new about links of which something was measured; whoever takes one evolves it before asking for the next."""
     for link in _refitted(state):
-        word = _word(state, state.control.links[link])
+        word = _word(state, way_of(state.control, state.control.links[link]))
         if word is not None:
             yield word
 
@@ -34,32 +35,32 @@ def _refitted(state: State) -> list[LinkId]:
     return sorted(links)
 
 
-def _word(state: State, added: LinkAdded) -> LinkPriced | None:
-    owner = owner_key(added.owner, added.owner_model)
-    helper = owner_key(added.helper, added.helper_model)
+def _word(state: State, way: Way) -> LinkPriced | None:
+    added = way.added
     known = added.link in state.hints
-    rules = pricing.fit_rules(state, owner)
-    mine, theirs = state.fits.get(owner), state.fits.get(helper)
-    measured = [each.measured(state.now_us, rules.window_us) if each is not None else None for each in (mine, theirs)]
-    if any(each is None or each.samples < SAMPLES_LEAST for each in measured):
-        return _said(added, faster=False) if known else None
-    work = _work(measured[0])
-    own, other = (
-        fits.price(mine, None, rules, state.now_us, work),
-        fits.price(theirs, mine, pricing.fit_rules(state, helper), state.now_us, work),
-    )
+    rules = pricing.fit_rules(state, way.owner)
+    own, other = _measured(state, way.owner, rules), _measured(state, way.helper, rules)
     if own is None or other is None:
         return _said(added, faster=False) if known else None
-    faster = other.log < own.log if known else other.log <= own.log - MARGIN_Q32
+    work = (own.least + own.most) // 2  # the middle of what the owner has done
+    mine = fits.compared(own, None, rules, work)
+    theirs = fits.compared(other, own, pricing.fit_rules(state, way.helper), work)
+    if mine is None or theirs is None:
+        return _said(added, faster=False) if known else None
+    faster = theirs.log < mine.log if known else theirs.log <= mine.log - MARGIN_Q32
     if faster == known and not (faster and added.link in state.control.added):
         return None
-    job_us, owner_job_us = (cost_us(unit_q64(each.log), work) for each in (other, own))
+    job_us, owner_job_us = (cost_us(unit_q64(each.log), work) for each in (theirs, mine))
     return _said(added, faster=faster, job_us=job_us, owner_job_us=owner_job_us, work=work)
 
 
-def _work(measured: fits.Measured | None) -> int:
-    """Return the work that the two are compared for: the middle of what the owner has done."""
-    return (measured.least + measured.most) // 2 if measured is not None else 0
+def _measured(state: State, key: str, rules: FitRules) -> Measured | None:
+    """Return what is measured of a model; None while that is too little."""
+    fit = state.fits.get(key)
+    if fit is None or len(fit.works) < SAMPLES_LEAST:
+        return None
+    measured = fit.measured(state.now_us, rules.window_us)
+    return measured if measured is not None and measured.samples >= SAMPLES_LEAST else None
 
 
 def _said(added: LinkAdded, *, faster: bool, job_us: int = 0, owner_job_us: int = 0, work: int = 0) -> LinkPriced:

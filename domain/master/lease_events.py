@@ -89,7 +89,7 @@ def _grant(
         event = lease.event
         if (event.slots, event.probe, event.ttl_us) == (candidate.slots, candidate.probe, ttl_us):
             return None
-    added = candidate.added
+    added = candidate.way.added
     kind: type[LeaseGranted | LeaseChanged] = LeaseGranted if lease is None else LeaseChanged
     return kind(
         link=added.link,

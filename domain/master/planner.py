@@ -13,7 +13,7 @@ from domain.events import ModelInfo, OwnerPlanned, Verdict
 from domain.ids import LinkId
 from domain.master import candidates, fits, pricing, probes, reasons
 from domain.master.candidates import Candidate
-from domain.master.control import setting
+from domain.master.control import lane_rules
 from domain.master.fits import cost_us, unit_q64
 from domain.master.pricing import GAIN_US_MAX
 from domain.master.queue import Queue
@@ -43,15 +43,17 @@ def plan(state: State, key: str, trigger: str) -> Plan:
     """Return what `water` gives to the owner queue `key`. Pure: reads the state, changes nothing."""
     queue = state.queues.get(key) or Queue()
     info = _info(state, key)
-    found = [candidates.look(state, link, info, queue) for link in state.control.by_owner.get(key, ())]
+    links = state.control.links
+    found = [candidates.look(state, links[link], info, queue) for link in state.control.by_owner.get(key, ())]
     size = queue.held_work // len(queue.held) if queue.held else 0
-    rules, fit = pricing.fit_rules(state, key), state.fits.get(key)
+    rules = lane_rules(state.control, info.lane if info is not None else "text")
+    fit = state.fits.get(key)
     price = fits.price(fit, None, rules, state.now_us, size)
     blocked = _owner_blocked(state, key, queue)
     drain_us = lent_us = job_us = -1
     end_us: int | None = None
     if price is not None and queue.held:
-        owner = _owner_machine(state, key, info, price, size)
+        owner = _owner_machine(state, key, info, price, size, rules.window_us)
         job_us = owner[1]
         drain_us = owner[0] + job_us * len(queue.held)
         if not blocked:
@@ -66,7 +68,7 @@ def plan(state: State, key: str, trigger: str) -> Plan:
     if not blocked:
         for candidate in found:
             if not candidate.slots:
-                probes.consider(state, candidate, queue, key, end_us)
+                probes.consider(state, candidate, key, end_us)
         candidates.claim([candidate for candidate in found if candidate.slots])
     for candidate in found:
         candidate.blocked(blocked)
@@ -79,12 +81,13 @@ def _info(state: State, key: str) -> ModelInfo | None:
     return known.models.get(model) if known is not None else None
 
 
-def _owner_machine(state: State, key: str, info: ModelInfo | None, price: fits.Price, size: int) -> Machine:
+def _owner_machine(
+    state: State, key: str, info: ModelInfo | None, price: fits.Price, size: int, window_us: int
+) -> Machine:
     """Return the owner as a machine; a model that is neither in nor coming has to be loaded first."""
     name, model = split_key(key)
-    at = pricing.place_of(state, name, state.nodes[name], model)
+    at = pricing.place_of(state, key, name, model, info)
     at_once = max(1, info.slots) if info is not None else 1
-    window_us = setting(state.control, "scheduling_sample_window")
     machine = pricing.machine(state, at, unit_q64(price.log), window_us, samples=price.samples, at_once=at_once)
     free_us = machine.free_us
     if info is not None and not info.ready and (at.room is None or at.room.loading != model):
@@ -109,7 +112,7 @@ def _pour(state: State, owner: Machine, found: list[Candidate], queue: Queue) ->
     """Give each candidate its quota and slots; return the drain time with them, -1 if none gets any, and when it ends."""
     jobs = len(queue.held)
     open_ones = [c for c in found if not c.code and not c.cold]
-    cold_ones = sorted((c for c in found if not c.code and c.cold), key=lambda c: (c.first_answer_us, c.added.link))
+    cold_ones = sorted((c for c in found if not c.code and c.cold), key=lambda c: (c.first_answer_us, c.way.added.link))
     machines = [owner] + [(c.ready_us, c.job_us) for c in open_ones]
     counts, last_us, sum_us = earliest_slots(machines, jobs)
     for candidate in cold_ones:
@@ -126,7 +129,7 @@ def _pour(state: State, owner: Machine, found: list[Candidate], queue: Queue) ->
     for place, candidate in enumerate(open_ones, start=1):
         candidate.quota = counts[place]
         if candidate.quota:
-            _grant(state, candidate, owner[1], queue)
+            _grant(state, candidate, owner[1])
             candidate.gain_us = candidate.gain_us or min(saved[place], GAIN_US_MAX)
         else:
             alone_us = owner[0] + owner[1] * jobs
@@ -157,7 +160,7 @@ def _opens(state: State, candidate: Candidate, jobs: int, saved: tuple[int, int]
     return reasons.COST_REJECTED
 
 
-def _grant(state: State, candidate: Candidate, owner_job_us: int, queue: Queue) -> None:
+def _grant(state: State, candidate: Candidate, owner_job_us: int) -> None:
     """Set the slots: enough to cover the turnaround, two where the helper is at least as fast, never more than it can give."""
     tenth = candidate.job_us // 10
     wanted = 1 + max(0, fixed.ceil_div(candidate.turn_us - tenth, candidate.job_us))
@@ -165,7 +168,7 @@ def _grant(state: State, candidate: Candidate, owner_job_us: int, queue: Queue) 
         wanted = max(wanted, 2)
     candidate.slots = min(
         wanted,
-        min(candidate.quota, candidate.lendable(queue)) + candidate.out,
+        min(candidate.quota, candidate.lendable) + candidate.out,
         candidate.spare,
         candidates.may_be_lent(state, candidate),
     )
@@ -195,8 +198,8 @@ def _result(key: str, trigger: str, queue: Queue, found: list[Candidate], figure
     )
     return Plan(
         row,
-        {c.added.link: c for c in found if c.slots},
-        {c.added.link: c.code for c in found if not c.slots},
+        {c.way.added.link: c for c in found if c.slots},
+        {c.way.added.link: c.code for c in found if not c.slots},
         work=size if job_us > 0 else 0,
         owner_job_us=max(0, job_us),
     )
@@ -204,28 +207,29 @@ def _result(key: str, trigger: str, queue: Queue, found: list[Candidate], figure
 
 def _rank(candidate: Candidate) -> tuple[bool, bool, int, int, LinkId]:
     """Return the place of a verdict: those with slots first, then those that a timer waits for, then by rank of the code."""
-    first_us = candidate.first_answer_us
+    first_us = candidate.ready_us + candidate.job_us
     rank = reasons.RANK.get(candidate.code, -1)
-    return not candidate.slots, candidate.probe_in_us < 0, rank, first_us, candidate.added.link
+    return not candidate.slots, candidate.probe_in_us < 0, rank, first_us, candidate.way.added.link
 
 
 def _verdict(candidate: Candidate) -> Verdict:
-    return Verdict(
-        helper=candidate.added.helper,
-        link=candidate.added.link,
-        outcome="probe" if candidate.probe else "granted" if candidate.slots else "skipped",
-        code=candidate.code,
-        slots=candidate.slots,
-        first_answer_us=candidate.first_answer_us,
-        job_us=candidate.job_us,
-        switch_us=candidate.switch_us,
-        back_us=candidate.back_us,
-        gain_us=candidate.gain_us,
-        source=candidate.source,
-        out=candidate.out,
-        quota=candidate.quota,
-        idle_us=candidate.idle_us,
-        ready_us=candidate.ready_us,
-        samples=candidate.samples,
-        probe_in_us=candidate.probe_in_us,
+    added = candidate.way.added
+    return Verdict(  # by place: there are many
+        added.helper,
+        added.link,
+        "probe" if candidate.probe else "granted" if candidate.slots else "skipped",
+        candidate.code,
+        candidate.slots,
+        candidate.ready_us + candidate.job_us,
+        candidate.job_us,
+        candidate.switch_us,
+        candidate.back_us,
+        candidate.gain_us,
+        candidate.idle_us,
+        candidate.source,
+        candidate.out,
+        candidate.quota,
+        candidate.ready_us,
+        candidate.samples,
+        candidate.probe_in_us,
     )

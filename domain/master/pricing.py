@@ -1,21 +1,21 @@
 """What things cost: time until a machine is free, time of one job there, and what opening a model switch wins or loses."""
 
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
 from domain import fixed
 from domain.estimates import rest_us
-from domain.events import LinkAdded
+from domain.events import ModelInfo
 from domain.ids import ModelId, NodeId, RequestId
 from domain.master import breaker, rooms, slots
 from domain.master.control import lane_rules
 from domain.master.fits import FitRules, cost_us, unit_q64
 from domain.master.leases import is_live
-from domain.master.links import links_to
+from domain.master.links import Way, ways_to
 from domain.master.queue import Queue
-from domain.master.state import Node, Room, State, owner_key, split_key
+from domain.master.state import Room, State, owner_key, split_key
 
 TURNAROUND_US: Final = 20_000
 """From a slot that falls free to the next lent request in it, where none was measured: one decision and two hops."""
@@ -59,27 +59,28 @@ def likely_load_us(state: State, key: str, owner: str, window_us: int) -> int | 
 # ---- until a machine is free -----------------------------------------------------------------------------------------
 
 
-class Place(NamedTuple):
+class Place(msgspec.Struct, frozen=True):
     """A model at its node."""
 
     name: NodeId
     model: ModelId
+    key: str
+    """Of the model (state.owner_key)."""
     room: Room | None
     """None: it has its runtime for itself, and nothing happened there yet."""
-    models: list[ModelId]
+    models: Sequence[ModelId]
     """Those that share its runtime, itself among them."""
-    links: list[LinkAdded]
+    ways: Sequence[Way]
     """By which something may be lent to it."""
 
 
-def place_of(state: State, name: NodeId, node: Node, model: ModelId) -> Place:
-    """Return where a model is served."""
-    room = rooms.room_of(node, model)
-    links = links_to(state, owner_key(name, model))
-    return Place(name, model, room, room.models if room is not None else [model], links)
+def place_of(state: State, key: str, name: NodeId, model: ModelId, info: ModelInfo | None) -> Place:
+    """Return where a model is served; `info` is what its node registered of it, None if nothing."""
+    room = state.nodes[name].rooms.get(rooms.room_name(info)) if info is not None else None
+    return Place(name, model, key, room, room.models if room is not None else (model,), ways_to(state, key))
 
 
-class Machine(NamedTuple):
+class Machine(msgspec.Struct, frozen=True, gc=False):
     """A model's engine as a plan sees it."""
 
     free_us: int
@@ -88,11 +89,8 @@ class Machine(NamedTuple):
     """What a unit of work costs (fits.unit_q64), jobs in service heeded."""
 
 
-class _Inside(NamedTuple):
-    since_us: int
-    request: RequestId
-    work: int
-    model: ModelId
+_Inside = tuple[int, RequestId, int, ModelId]
+"""A job inside an engine: (domain time at which it began, request, work, model)."""
 
 
 def machine(state: State, at: Place, unit: int, window_us: int, *, samples: int = 0, at_once: int = 1) -> Machine:
@@ -104,23 +102,26 @@ def machine(state: State, at: Place, unit: int, window_us: int, *, samples: int 
     """
     inside: list[_Inside] = []
     coming: list[tuple[ModelId, int]] = []
-    freed_us = at.room.freed_us if at.room is not None else 0
+    room = at.room
+    freed_us = room.freed_us if room is not None else 0
     for each in at.models:
         freed_us = max(freed_us, _collect(state, at, each, inside, coming))
-    load_left = load_left_us(state, at, window_us)
+    load_left = load_left_us(state, at, window_us) if room is not None and room.loading else 0
     if not inside and not coming:
         return Machine(load_left, unit)
     inside.sort()
-    elapsed = [
-        state.now_us - max(job.since_us, freed_us if place == 0 else 0) for place, job in enumerate(inside[:at_once])
-    ]
-    for job, elapsed_us in zip(inside, elapsed, strict=False):
-        if job.model == at.model and job.work:
-            unit = _at_least(unit, (elapsed_us << 64) // job.work, samples)
-    unit_of = _units(state, at, unit, window_us)
-    total = sum(cost_us(unit_of(each), work) for each, work in coming)
-    for place, job in enumerate(inside):
-        expected_us = cost_us(unit_of(job.model), job.work)
+    now_us = state.now_us
+    elapsed = [now_us - max(inside[0][0], freed_us)] if inside else []
+    elapsed += [now_us - job[0] for job in inside[1:at_once]]
+    for (_, _, work, model), elapsed_us in zip(inside, elapsed, strict=False):
+        if model == at.model and work:
+            unit = _at_least(unit, (elapsed_us << 64) // work, samples)
+    units = {at.model: unit}
+    total = 0
+    for model, work in coming:
+        total += cost_us(_unit_of(state, at, model, units, window_us), work)
+    for place, (_, _, work, model) in enumerate(inside):
+        expected_us = cost_us(_unit_of(state, at, model, units, window_us), work)
         total += rest_us(expected_us, elapsed[place]) if place < at_once else expected_us
     return Machine(total // max(1, at_once) + load_left, unit)
 
@@ -136,33 +137,31 @@ def _at_least(unit: int, so_far: int, samples: int) -> int:
 
 def _collect(state: State, at: Place, model: ModelId, inside: list[_Inside], coming: list[tuple[ModelId, int]]) -> int:
     """Add what the engine has of one model, and what it borrowed and has not begun; return when the last own one left it."""
-    key = owner_key(at.name, model)
+    own = model == at.model
+    key = at.key if own else owner_key(at.name, model)
     queue = state.queues.get(key)
     if queue is not None and queue.engine:
-        inside += [_Inside(job.since_us, request, job.work, model) for request, job in queue.engine.items()]
-    for added in at.links if model == at.model else links_to(state, key):
-        uses = state.uses.get(slots.key_of(added))
+        inside += [(job.since_us, request, job.work, model) for request, job in queue.engine.items()]
+    for way in at.ways if own else ways_to(state, key):
+        uses = state.uses.get(way.over)
         for request, use in sorted(uses.items()) if uses else ():
             if not slots.is_open(use, state.now_us):
                 continue
             if use.started_us:
-                inside.append(_Inside(use.started_us, request, use.work, model))
+                inside.append((use.started_us, request, use.work, model))
             else:
                 coming.append((model, use.work))
     return queue.freed_us if queue is not None else 0
 
 
-def _units(state: State, at: Place, unit: int, window_us: int) -> Callable[[ModelId], int]:
-    known = {at.model: unit}
-
-    def unit_of(other: ModelId) -> int:
-        if other not in known:
-            fit = state.fits.get(owner_key(at.name, other))
-            measured = fit.measured(state.now_us, window_us) if fit is not None else None
-            known[other] = unit_q64(measured.level) if measured is not None else unit
-        return known[other]
-
-    return unit_of
+def _unit_of(state: State, at: Place, model: ModelId, units: dict[ModelId, int], window_us: int) -> int:
+    """Return what a unit of work costs one of the models that share a runtime; `units` are those found before."""
+    unit = units.get(model)
+    if unit is None:
+        fit = state.fits.get(owner_key(at.name, model))
+        measured = fit.measured(state.now_us, window_us) if fit is not None else None
+        unit = units[model] = unit_q64(measured.level) if measured is not None else units[at.model]
+    return unit
 
 
 def load_left_us(state: State, at: Place, window_us: int) -> int:
@@ -251,27 +250,29 @@ def _rate_q64(queue: Queue, now_us: int) -> int:
 # ---- slots -----------------------------------------------------------------------------------------------------------
 
 
-def free_slots(state: State, added: LinkAdded, at: Place, depth: int) -> int:
+def free_slots(state: State, way: Way, at: Place, depth: int) -> int:
     """Return how many slots the helper can give over this link: its depth less what others have out or may yet lend."""
-    left = breaker.slots_left(state, owner_key(at.name, at.model))
+    left = breaker.slots_left(state, at.key)
     free = depth if left is None else min(depth, left)
-    for other in at.links:
-        if other.link != added.link:
-            free -= max(slots.count_open(state, slots.key_of(other)), _leased(state, other))
+    for other in at.ways:
+        if other is not way:
+            free -= max(slots.count_open(state, other.over), _leased(state, other))
     return free
 
 
 def is_claimed(state: State, at: Place) -> bool:
     """Tell whether somebody lends to another model of the same runtime, or may: the two would drive each other out."""
+    if len(at.models) == 1:
+        return False
     for sibling in at.models:
         if sibling == at.model:
             continue
-        for other in links_to(state, owner_key(at.name, sibling)):
-            if _leased(state, other) or slots.count_open(state, slots.key_of(other)):
+        for other in ways_to(state, owner_key(at.name, sibling)):
+            if _leased(state, other) or slots.count_open(state, other.over):
                 return True
     return False
 
 
-def _leased(state: State, added: LinkAdded) -> int:
-    lease = state.leases.get(added.link)
+def _leased(state: State, way: Way) -> int:
+    lease = state.leases.get(way.added.link)
     return lease.event.slots if lease is not None and is_live(state, lease) else 0

@@ -6,10 +6,9 @@ before the owner's drain ends anyway.
 
 from typing import Final
 
-from domain.master import breaker, fits, pricing, reasons, slots
+from domain.master import breaker, fits, pricing, reasons
 from domain.master.candidates import Candidate
 from domain.master.control import setting
-from domain.master.queue import Queue
 from domain.master.state import State
 
 ENOUGH: Final = 3
@@ -20,17 +19,16 @@ BLIND_END_US: Final = 60_000_000
 """How far away the drain's end has to be where nobody knows what the load takes."""
 
 
-def consider(state: State, candidate: Candidate, queue: Queue, owner: str, end_us: int | None) -> None:
+def consider(state: State, candidate: Candidate, owner: str, end_us: int | None) -> None:
     """Give the candidate a probe, or say how long it has to idle yet.
 
     Args:
         state: what is known.
         candidate: it has no slots.
-        queue: of the owner.
-        owner: its key.
+        owner: the owner's key.
         end_us: when the owner's drain ends with the leases of this plan; None where it has no price.
     """
-    if candidate.code not in reasons.PRICED_OUT or not candidate.lendable(queue) or _is_measured(state, candidate):
+    if candidate.code not in reasons.PRICED_OUT or not candidate.lendable or _is_measured(state, candidate):
         return
     if not _in_time(state, candidate, owner, end_us) or _is_barred(state, candidate):
         return
@@ -42,7 +40,7 @@ def consider(state: State, candidate: Candidate, queue: Queue, owner: str, end_u
 
 
 def _is_measured(state: State, candidate: Candidate) -> bool:
-    fit = state.fits.get(candidate.key)
+    fit = state.fits.get(candidate.way.helper)
     measured = (
         fit.measured(state.now_us, setting(state.control, "scheduling_sample_window")) if fit is not None else None
     )
@@ -52,7 +50,7 @@ def _is_measured(state: State, candidate: Candidate) -> bool:
 
 def _is_barred(state: State, candidate: Candidate) -> bool:
     """Tell whether lends over this very link failed so often lately that it rests, whoever else fares well there."""
-    traffic = state.traffic.get(slots.key_of(candidate.added))
+    traffic = state.traffic.get(candidate.way.over)
     return traffic is not None and state.now_us < traffic.failed_us + breaker.quarantine_us(traffic.failures)
 
 
@@ -62,7 +60,9 @@ def _in_time(state: State, candidate: Candidate, owner: str, end_us: int | None)
         return not candidate.cold
     if not candidate.cold or candidate.code != reasons.SWITCH_UNPRICED:
         return candidate.first_answer_us <= end_us
-    load_us = pricing.likely_load_us(state, candidate.key, owner, setting(state.control, "scheduling_sample_window"))
+    load_us = pricing.likely_load_us(
+        state, candidate.way.helper, owner, setting(state.control, "scheduling_sample_window")
+    )
     if load_us is None:
         return end_us >= BLIND_END_US
     return candidate.first_answer_us + load_us <= end_us

@@ -3,6 +3,7 @@
 Models of a node that name the same runtime share it, and one of them is in at a time; a model that names none has its own.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -178,7 +179,7 @@ def _end_loads(node: Node) -> None:
 # ---- what the plan asks ----------------------------------------------------------------------------------------------
 
 
-def own_work(state: State, name: NodeId, models: list[ModelId]) -> bool:
+def own_work(state: State, name: NodeId, models: Sequence[ModelId]) -> bool:
     """Tell whether the node holds or serves work of its own for any of the models."""
     for model in models:
         queue = state.queues.get(owner_key(name, model))
@@ -187,11 +188,14 @@ def own_work(state: State, name: NodeId, models: list[ModelId]) -> bool:
     return False
 
 
-def idle_us(state: State, name: NodeId, node: Node, room: Room | None, models: list[ModelId]) -> int:
-    """Return how long the node has done nothing of its own in a runtime; since its registration if it never did."""
-    if own_work(state, name, models) or (room is not None and room.loading and room.cause != BORROWED):
+def idle_us(state: State, name: NodeId, room: Room | None, models: Sequence[ModelId], *, busy: bool) -> int:
+    """Return how long the node has done nothing of its own in a runtime; since its registration if it never did.
+
+    `busy`: it has work of its own there (`own_work`).
+    """
+    if busy or (room is not None and room.loading and room.cause != BORROWED):
         return 0
-    last_us = max(node.since_us, room.own_us if room is not None else 0)
+    last_us = max(state.nodes[name].since_us, room.own_us if room is not None else 0)
     for each in models:
         queue = state.queues.get(owner_key(name, each))
         if queue is not None:

@@ -41,7 +41,8 @@ def key_of(added: LinkAdded) -> str:
 
 def is_open(use: SlotUse, now_us: int) -> bool:
     """Tell whether the request occupies a slot of its link now: it is there, or may still be on its way."""
-    if max(use.lent, use.accepted) <= max(use.lent_closed, use.accepted_closed):
+    closed = max(use.lent_closed, use.accepted_closed)
+    if use.lent <= closed and use.accepted <= closed:
         return False
     return use.accepted > 0 or now_us < use.opened_us + ON_ITS_WAY_US
 
@@ -49,7 +50,10 @@ def is_open(use: SlotUse, now_us: int) -> bool:
 def count_open(state: State, key: str) -> int:
     """Return how many requests are out over a link."""
     uses = state.uses.get(key)
-    return sum(is_open(use, state.now_us) for use in uses.values()) if uses else 0
+    if not uses:
+        return 0
+    now_us = state.now_us
+    return sum([is_open(use, now_us) for use in uses.values()])
 
 
 def is_on_its_way(state: State, key: str) -> bool:

@@ -23,6 +23,7 @@ from domain.ids import NodeId, link_id
 from domain.master import pricing
 from domain.master.pricing import Switch
 from domain.master.reasons import HELPER_CLAIMED
+from domain.master.state import owner_key
 from tests.support.history import borrow, finished, held, lend, link, started
 from tests.support.stories import ON, K, L, M, Story, leases, verdict
 
@@ -222,8 +223,9 @@ def test_a_small_burst_opens_a_switch_only_if_it_ends_sooner_by_the_likely_way_b
 def test_a_helper_that_never_had_a_request_of_its_own_is_the_less_likely_to_have_one_the_longer_it_idles():
     story = shared(resident=M)
     story.burst(1)
-    at = pricing.place_of(story.master.state, B, story.master.state.nodes[B], M)
-    rates = [pricing.own_rate_q64(story.master.state, at, idle_us) for idle_us in (0, 60_000_000)]
+    state = story.master.state
+    at = pricing.place_of(state, owner_key(B, M), B, M, state.nodes[B].models[M])
+    rates = [pricing.own_rate_q64(state, at, idle_us) for idle_us in (0, 60_000_000)]
     assert rates == [(1 << 64) // 600_000_000, (1 << 64) // 1_200_000_000]
 
 
@@ -274,7 +276,7 @@ def test_work_borrowed_for_another_model_of_the_runtime_is_waited_for_at_its_own
     story.recorder.state("b", borrow(BorrowStarted, "req_c", other))
     story.look()
     state = story.master.state
-    at = pricing.place_of(state, B, state.nodes[B], M)
+    at = pricing.place_of(state, owner_key(B, M), B, M, state.nodes[B].models[M])
     assert pricing.machine(state, at, 1 << 40, 10**12).free_us == pytest.approx(9_000_000, rel=0.01)
 
 
