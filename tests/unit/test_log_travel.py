@@ -7,40 +7,22 @@ import msgspec
 import pytest
 
 from adapters.clock import SystemClock
-from adapters.log.bundle import CopiedStream
 from adapters.log.history import Streams
 from adapters.log.reader import BAD_MAC, Reader
 from adapters.log.snapshots import Snapshots
 from adapters.log.travel import NothingThereError, last_until, state_at
 from adapters.log.unkeyed import UnkeyedReader
 from adapters.memory.stream import MemoryStream
-from domain.events.commit import Commit, encode_commit
+from domain.events.commit import Commit
 from domain.master.state import State, encode_state
 from domain.master.step import Position, Range, after, fold_into, replay
-from domain.ports import StoredMessage
 from projections.why.cluster import cluster_at, knows
 from tests.support import golden
 from tests.support.history import CLUSTER, SECRET, Master, Recorder, finished, held
+from tests.support.listed import ListedStream, stored
 from tests.support.stories import Story
 
 HISTORIES = ("random", "realistic", "rules", "switch")
-
-
-def stored(recorder: Recorder, commits: Sequence[Commit]) -> Streams:
-    """Return a history as streams, each commit stamped as just after its newest fact."""
-    ledger = [
-        StoredMessage(made.version, stamp_ns(recorder, made), "lw.test.ledger", b"", encode_commit(made))
-        for made in commits
-    ]
-    return Streams(
-        CopiedStream("LW_EVENTS", recorder.facts),
-        CopiedStream("LW_CONTROL", recorder.control),
-        CopiedStream("LW_LEDGER", ledger),
-    )
-
-
-def stamp_ns(recorder: Recorder, made: Commit) -> int:
-    return recorder.facts[made.hi - 1].stamp_ns + 1 if made.hi else recorder.control[made.chi - 1].stamp_ns + 1
 
 
 def lived(recorder: Recorder, commits: Sequence[Commit]) -> list[bytes]:
@@ -145,7 +127,7 @@ async def test_a_ledger_that_lost_its_beginning_is_folded_from_a_snapshot_or_sai
     short = Streams(
         streams.events,
         streams.control,
-        CopiedStream("LW_LEDGER", [m async for batch in streams.ledger.read(after=at.version - 1) for m in batch]),
+        ListedStream("LW_LEDGER", [m async for batch in streams.ledger.read(after=at.version - 1) for m in batch]),
     )
     reader = Reader(CLUSTER, SECRET)
     with pytest.raises(NothingThereError, match="cannot be folded"):
