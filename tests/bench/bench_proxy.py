@@ -1,6 +1,6 @@
 """What a node costs a request, against a bare aiohttp proxy in the same run: requests/s, latency, processor time.
 
-python -m tests.bench.bench_proxy [--seconds 2]
+python -m tests.bench.bench_proxy [--seconds 2] [--telemetry]
 
 An engine stub in C and a load generator in C stand at both ends; the node is a whole one, with its facts on a real bus.
 Machine and load matter: compare columns of one run, never of two.
@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import json
 import os
+import statistics
 import sys
 import tempfile
 from collections.abc import AsyncIterator
@@ -20,9 +21,11 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from services.config import BusConfig, Config, HttpConfig, NodeConfig, NodeModel
+from services.config import BusConfig, Config, HttpConfig, NodeConfig, NodeModel, TelemetryConfig
 from services.gateway.main import run as run_gateway
 from services.node.main import run as run_node
+from services.telemetry.instruments import Instruments
+from tests.support.collector import collector
 from tests.support.nats import provisioned_server
 from tests.support.stub import compiled, free_port, listening, stub_engine
 from tests.support.waiting import until
@@ -63,13 +66,17 @@ async def serve(options: argparse.Namespace) -> None:
     if options.serve == "bare":
         await serve_bare(options.engine, options.port)
     model = NodeModel(id=MODEL, url=options.engine, slots=SLOTS)
+    if options.serve == "node unmeasured":
+        for name in ("add", "observe"):
+            setattr(Instruments, name, lambda *_words, **_more: None)
     config = Config(
+        telemetry=TelemetryConfig(otlp_url=options.otlp),
         bus=BusConfig(url=options.bus),
         http=HttpConfig(port=options.port),
         node=NodeConfig(id="n1", models=(model,)),
         data=Path(options.data),
     )
-    run = run_node if options.serve == "node" else run_gateway
+    run = run_gateway if options.serve == "gateway" else run_node
     await run(config, lambda _: None, asyncio.Event())
 
 
@@ -161,12 +168,46 @@ async def main(seconds: float) -> None:
                     await measure("gateway, node", front, gateway.pid, folder, seconds)
 
 
+async def telemetry(seconds: float, rounds: int = 7) -> None:
+    """Print the processor time of a request at a node that measures nothing, one that measures, and one that traces all.
+
+    They take turns, so that what else the machine does meets each of them; the median of the rounds counts.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        body = folder / "whole.json"
+        body.write_text(BODY)
+        async with contextlib.AsyncExitStack() as stack:
+            engine = await stack.enter_async_context(stub_engine(model=MODEL, slots=SLOTS))
+            got = await stack.enter_async_context(collector())
+            sinks = {"node unmeasured": "", "node": "", "node traced": got.url}
+            parts = {}
+            for kind, otlp in sinks.items():
+                bus = await stack.enter_async_context(provisioned_server(folder / kind, durability="relaxed"))
+                wires = {"bus": bus.url, "data": str(bus.data), "otlp": otlp, "engine": engine.url}
+                parts[kind] = await stack.enter_async_context(part(kind, **wires))
+            spent: dict[str, list[float]] = {kind: [] for kind in parts}
+            for _ in range(rounds):
+                for kind, (port, process) in parts.items():
+                    before = cpu_us(process.pid)
+                    done = await load(port, 16, seconds, body)
+                    spent[kind].append((cpu_us(process.pid) - before) / max(1, done["ok"]))
+    least = statistics.median(spent["node unmeasured"])
+    for kind, each in spent.items():
+        told = statistics.median(each)
+        print(
+            f"{kind:<16}{told:>8.0f} us/request{told / least:>8.3f} of unmeasured   rounds {sorted(map(round, each))}"
+        )
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=2)
     parser.add_argument("--serve", default="")
-    for flag in ("--engine", "--bus", "--data"):
+    parser.add_argument("--telemetry", action="store_true", help="compare a node with and without metrics and traces")
+    for flag in ("--engine", "--bus", "--data", "--otlp"):
         parser.add_argument(flag, default="")
     parser.add_argument("--port", type=int, default=0)
     parsed = parser.parse_args()
-    asyncio.run(serve(parsed) if parsed.serve else main(parsed.seconds))
+    measured = telemetry if parsed.telemetry else main
+    asyncio.run(serve(parsed) if parsed.serve else measured(parsed.seconds))
