@@ -77,31 +77,29 @@ GAPS_KEPT = 16
 
 def fold_fact(state: State, given: FactOrRejected) -> None:
     """Fold one message of LW_EVENTS; a rejected one only moves time and the position."""
-    _advance(state, given.seq, given.stamp_us)
+    stamp_us = given.stamp_us
+    if state.stamp_us:
+        state.now_us += min(max(stamp_us - state.stamp_us, 0), STAMP_STEP_US_MAX)
+    state.stamp_us = stamp_us  # also where it went back: time must go on from there, not wait until it is caught up
+    state.hi = given.seq
     if not isinstance(given, FactInput):
         if given.speaker:
             _skip(state, given)
         return
-    if not given.speaker:
-        observed = _OBSERVED[type(given.fact)]
+    speaker, fact = given.speaker, given.fact
+    if not speaker:
+        observed = _OBSERVED[type(fact)]
         if observed is not None and given.term == state.term:
-            observed(state, given.fact)
+            observed(state, fact)
         return
-    node = state.nodes.get(given.speaker)
+    node = state.nodes.get(speaker)
     if node is None:
-        node = state.nodes[given.speaker] = Node()
+        node = state.nodes[speaker] = Node()
     if not _in_turn(state, given, node):
         return
-    handler = _HANDLERS[type(given.fact)]
+    handler = _HANDLERS[type(fact)]
     if handler is not None:
-        handler(state, given.speaker, given.fact)
-
-
-def _advance(state: State, seq: int, stamp_us: int) -> None:
-    if state.stamp_us:
-        state.now_us += min(max(stamp_us - state.stamp_us, 0), STAMP_STEP_US_MAX)
-    state.stamp_us = stamp_us  # also where it went back: time must go on from there, not wait until it is caught up
-    state.hi = seq
+        handler(state, speaker, fact)
 
 
 def _skip(state: State, refused: Refused) -> None:
@@ -113,6 +111,16 @@ def _skip(state: State, refused: Refused) -> None:
 
 def _in_turn(state: State, given: FactInput, node: Node) -> bool:
     """Apply the producer rule: only the next fact of the living incarnation is folded."""
+    incarnation, pseq = given.incarnation, given.pseq
+    if pseq == node.pseq + 1 and incarnation == node.incarnation and incarnation:  # as nearly every fact is
+        node.pseq, node.incomplete = pseq, False
+        if given.late:
+            node.late = True
+        return True
+    return _in_turn_after_all(state, given, node)
+
+
+def _in_turn_after_all(state: State, given: FactInput, node: Node) -> bool:
     if given.incarnation != node.incarnation or not node.incarnation:
         # a node that is not known at all may be in the middle of its life: a new generation of the ledger has begun
         begins = given.pseq == 1 or not node.incarnation
@@ -220,38 +228,47 @@ _Terminal = Finished | Failed | Cancelled | Rejected | Expired
 
 
 def _ended(state: State, node: NodeId, fact: _Terminal) -> None:
-    key = owner_key(node, fact.model)
+    _end(state, owner_key(node, fact.model), fact)
+
+
+def _end(state: State, key: str, fact: _Terminal) -> None:
     queue = state.queues.get(key)
     if queue is not None:
-        unhold(state, key, queue, fact.request)
-        over = queue.lent.pop(fact.request, None)
+        request = fact.request
+        unhold(state, key, queue, request)
+        over = queue.lent.pop(request, None)
         if over:
-            slots.left_by_owner(state, over, fact.request)
+            slots.left_by_owner(state, over, request)
             traffic.changed(state, over)
-        if queue.engine.pop(fact.request, None) is not None:
+        if queue.engine.pop(request, None) is not None:
             queue.freed_us = state.now_us
         touch(state, key, "borrowed_completed" if fact.helper else "completed")
 
 
 def _finished(state: State, node: NodeId, fact: Finished) -> None:
+    key = owner_key(node, fact.model)
     if not fact.helper and fact.status == 200:
-        _learn(state, node, fact)
-    _ended(state, node, fact)
+        _learn(state, key, node, fact)
+    _end(state, key, fact)
 
 
-def _fit(state: State, node: NodeId, model: ModelId) -> Fit | None:
-    """Return what is measured of a model that the node registered."""
+def _fit(state: State, key: str, node: NodeId, model: ModelId) -> Fit | None:
+    """Return what is measured of a model that the node registered; `key` is the model's."""
     if model not in state.nodes[node].models:
         return None
-    return state.fits.setdefault(owner_key(node, model), Fit())
+    fit = state.fits.get(key)
+    if fit is None:
+        fit = state.fits[key] = Fit()
+    return fit
 
 
-def _learn(state: State, node: NodeId, fact: Finished | BorrowFinished) -> None:
-    if fact.work > 0 and fact.service_us > 0:
-        fit = _fit(state, node, fact.model)
+def _learn(state: State, key: str, node: NodeId, fact: Finished | BorrowFinished) -> None:
+    work, service_us = fact.work, fact.service_us
+    if work > 0 and service_us > 0:
+        fit = _fit(state, key, node, fact.model)
         if fit is not None:
-            fit.learn(min(fact.work, WORK_MAX), fact.service_us, state.now_us)
-            state.refit[owner_key(node, fact.model)] = ""
+            fit.learn(min(work, WORK_MAX), service_us, state.now_us)
+            state.refit[key] = ""
 
 
 def _alive(state: State, node: NodeId, fact: QueueSnapshot | LeaseUpdated) -> None:
@@ -284,7 +301,7 @@ def _lent(state: State, node: NodeId, fact: Lent) -> None:
 
 
 def _loaded(state: State, node: NodeId, fact: Loaded | Restored) -> None:
-    fit = _fit(state, node, fact.model)
+    fit = _fit(state, owner_key(node, fact.model), node, fact.model)
     if fit is not None:
         fit.learn_load(fact.load_us, state.now_us)
     rooms.loaded(state, node, fact)
@@ -293,7 +310,7 @@ def _loaded(state: State, node: NodeId, fact: Loaded | Restored) -> None:
 def _borrow_finished(state: State, node: NodeId, fact: BorrowFinished) -> None:
     lending.borrow_finished(state, node, fact)
     if fact.ok:  # failures and cut-offs never teach
-        _learn(state, node, fact)
+        _learn(state, owner_key(node, fact.model), node, fact)
 
 
 def _accepting(state: State, node: NodeId, fact: Accepting) -> None:

@@ -57,12 +57,14 @@ def fold_into(
     for event, stored in control:
         fold_control(state, event)
         span.control.append(stored)
+    folded, size_bytes = span.facts, span.size_bytes
     for fact, stored in facts:
         fold_fact(state, fact)
-        span.facts.append(stored)
-        span.size_bytes += len(stored.body) + len(stored.headers)
-        if isinstance(fact, Rejected) and fact.code != NOT_A_FACT:
+        folded.append(stored)
+        size_bytes += len(stored.body) + len(stored.headers)
+        if type(fact) is Rejected and fact.code != NOT_A_FACT:
             span.rejected.append((fact.seq, fact.code))
+    span.size_bytes = size_bytes
 
 
 def commit(
