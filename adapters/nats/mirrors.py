@@ -138,7 +138,6 @@ def _reading(name: str) -> dict[str, Any]:
         "max_ack_pending": UNACKED_MAX,
         "max_waiting": 8,
         "max_batch": 1000,
-        "num_replicas": 1,
     }
 
 

@@ -2,7 +2,7 @@
 
 MIRROR holds a mirror of every stream that is public. OBS holds the tools, and no stream at all: whoever shares an account with
 a stream can destroy it, whatever its rights, by having an empty answer sent to `$JS.API.STREAM.DELETE.<stream>` as the reply
-of something that it may ask (measured; docs/adr/0019). So OBS reaches the mirrors as NODES reaches CORE, through services, and
+of something that it may ask (measured; docs/adr/0020). So OBS reaches the mirrors as NODES reaches CORE, through services, and
 hears what they store, as they store it: a tool that reads nothing holds up the mirror's own sender, never who speaks in CORE.
 
 MIRROR in turn cannot make consumers in CORE: a mirror follows a durable consumer that `leaseway provision` has made there, and
@@ -26,8 +26,6 @@ DOMAIN: Final = "mirror"
 CONNECTIONS_MAX, SUBSCRIPTIONS_MAX, PAYLOAD_BYTES_MAX = 16, 32, 4096
 """Of all tools together; of each connection; of each message that one may send: requests and acknowledgements."""
 TOOLS_MAX: Final = 32
-STORE_BYTES: Final = 2 * 1024**3
-"""Room of all mirrors together."""
 _TO_CORE: Final = "core.API"
 _TO_MIRROR: Final = f"$JS.{DOMAIN}.API"
 
@@ -97,7 +95,7 @@ def render(root: str, keepers: str, tools: str) -> str:
         f"max_connections: {CONNECTIONS_MAX}, max_subscriptions: {SUBSCRIPTIONS_MAX}, max_payload: {PAYLOAD_BYTES_MAX}"
     )
     return (
-        f"  {MIRROR} {{\n    jetstream: {{max_store: {STORE_BYTES}, max_streams: {len(MIRRORED)}}}\n"
+        f"  {MIRROR} {{\n    jetstream: {{max_streams: {len(MIRRORED)}}}\n"
         f"    users: [\n{keepers}    ]\n    imports: [\n{_lines(of_core)}    ]\n    exports: [\n{_lines(exports)}    ]\n  }}\n"
         f"  {OBS} {{\n    limits: {{{limits}}}\n    users: [\n{tools}    ]\n    imports: [\n{_lines(of_mirror)}    ]\n  }}"
     )

@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
@@ -24,14 +25,14 @@ async def take(client: Client, stream: str, name: str, count: int) -> list[Msg]:
     bound = await client.jetstream(domain="mirror").pull_subscribe_bind(durable=name, stream=stream)
     messages: list[Msg] = []
     while len(messages) < count:
-        for message in await bound.fetch(count - len(messages), timeout=5):
+        for message in await bound.fetch(min(count - len(messages), 500), timeout=5):
             await message.ack()
             messages.append(message)
     await bound.unsubscribe()
     return messages
 
 
-async def ask(client: Client, what: str, body: object = None) -> dict:
+async def ask(client: Client, what: str, body: object = None) -> dict[str, Any]:
     """Return the answer of the mirrors' API."""
     data = b"" if body is None else json.dumps(body).encode()
     return dict(json.loads((await client.request(f"{API}.{what}", data, timeout=5)).data))
