@@ -112,6 +112,18 @@ class TelemetryConfig(_Table, frozen=True, kw_only=True):
     """Base URL of an OpenTelemetry collector (OTLP over HTTP); spans go to `<url>/v1/traces`. Empty: no traces."""
 
 
+class UrlsConfig(_Table, frozen=True, kw_only=True):
+    """`[urls]`: where the processes of a cluster are reached by the command line, and the projector by the masters.
+
+    What is not stated is where `leaseway up` put it, else at loopback.
+    """
+
+    master: str = ""
+    """Of every master, comma-separated: the one that decides is asked, else one that follows."""
+    projector: str = ""
+    gateway: str = ""
+
+
 class Config(_Table, frozen=True, kw_only=True):
     """The whole of it, defaults filled in."""
 
@@ -123,6 +135,7 @@ class Config(_Table, frozen=True, kw_only=True):
     """`[[nodes]]`: several nodes on one machine, each as `[node]`; `leaseway up` starts one process for each."""
     clickhouse: ClickhouseConfig = ClickhouseConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
+    urls: UrlsConfig = UrlsConfig()
     data: Path = Path()
     """The data directory (flag, environment or `$XDG_DATA_HOME/leaseway`); never in the file."""
 

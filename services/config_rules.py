@@ -51,6 +51,10 @@ def problems(config: Config) -> Iterator[Problem]:
     yield from _distinct("nodes", [node.id for node in config.nodes] + ([config.node.id] if config.node.id else []))
     if config.telemetry.otlp_url:
         yield from _url("telemetry.otlp_url", config.telemetry.otlp_url, ("http", "https"))
+    for name in ("master", "projector", "gateway"):
+        stated = getattr(config.urls, name)
+        for url in stated.split(",") if stated else ():
+            yield from _url(f"urls.{name}", url.strip(), ("http", "https"))
     yield from _token(config)
 
 

@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from domain.errors import BadConfigError, DataInUseError
+from services.config import Config
 
 DATA_VERSION: Final = "1"
 """Layout of the directory. Another one is refused, never changed."""
@@ -113,6 +114,12 @@ def read_endpoints(path: Path) -> Endpoints:
         return msgspec.json.decode((path / _ENDPOINTS).read_bytes(), type=Endpoints)
     except (OSError, msgspec.DecodeError):
         return Endpoints()
+
+
+def known_endpoints(config: Config) -> Endpoints:
+    """Return where the processes are that belong to `config`: as its `[urls]` say, else as the data directory does."""
+    stated = {name: url for name, url in msgspec.structs.asdict(config.urls).items() if url}
+    return msgspec.structs.replace(read_endpoints(config.data), **stated)
 
 
 def holder_of(path: Path) -> int | None:

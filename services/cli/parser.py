@@ -268,11 +268,17 @@ def _add_provision(add: Add) -> None:
         examples=[
             "leaseway provision",
             "leaseway provision --node attic --url http://10.0.0.7:8100",
+            "leaseway provision --keys-only --gateway main",
             "leaseway provision --new-generation --reason restored-from-a-backup",
         ],
-        more="Safe to run again: what is there stays. The node's credentials are DIR/keys/<node>.json; bring them there.",
+        more="Safe to run again: what is there stays. The node's credentials are DIR/keys/<node>.json; bring them there.\n"
+        "With three or more servers in [bus] url everything is kept on three of them.",
     )
     provision.add_argument("--node", default="", metavar="ID", help="enrol this node")
+    provision.add_argument("--gateway", default="", metavar="ID", help="enrol this gateway; its member is gateway-ID")
+    provision.add_argument(
+        "--keys-only", action="store_true", help="make keys and the accounts file that servers start with; ask no bus"
+    )
     provision.add_argument(
         "--new-generation",
         action="store_true",

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 from pathlib import Path
 
+from adapters.nats.enrolment import Roster
 from adapters.nats.provision import Provisioned
 from domain.errors import BadConfigError
 from domain.events.commit import Commit
@@ -14,7 +15,7 @@ from services.config_file import config_path
 from services.config_rules import http_url
 from services.data_directory import held_data, holder_of, is_standalone, make_data
 from services.lifecycle import EXIT_OK
-from services.standalone.provisioning import bus_alone, provision_bus, renew
+from services.standalone.provisioning import bus_alone, make_keys, provision_bus, renew
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -22,7 +23,10 @@ def run(parsed: argparse.Namespace) -> int:
     _check(parsed)
     place = here(parsed)
     data = place.config.data
-    if is_standalone(data) and holder_of(data) is None:
+    if parsed.keys_only:
+        make_data(data)
+        _tell_keys(make_keys(place.config, _nodes(place, parsed), _gateways(parsed)), data, parsed)
+    elif is_standalone(data) and holder_of(data) is None:
         with held_data(data):
             asyncio.run(_with_own_bus(place, parsed))
     else:
@@ -38,6 +42,12 @@ def _check(parsed: argparse.Namespace) -> None:
         raise BadUsageError(
             "provision: --new-generation and --reason must be given together: the reason is kept for ever"
         )
+    if parsed.keys_only and parsed.new_generation:
+        raise BadUsageError(
+            "provision: --keys-only and --new-generation exclude each other: a generation needs the bus"
+        )
+    if parsed.gateway:
+        node_id(parsed.gateway)
     if parsed.node:
         node_id(parsed.node)
         for problem in http_url("--url", parsed.url):
@@ -55,16 +65,31 @@ async def _provision(place: Here, url: str, parsed: argparse.Namespace) -> None:
     if parsed.new_generation:
         _tell_new(await renew(place.config, url, parsed.reason.strip(), from_file=from_file))
         return
-    nodes = {**place.endpoints.nodes, **({parsed.node: parsed.url} if parsed.node else {})}
-    done = await provision_bus(place.config, url, nodes, {}, from_file=from_file)
-    _tell(done, place.config.data / "keys", parsed.node)
+    done = await provision_bus(place.config, url, _nodes(place, parsed), _gateways(parsed), from_file=from_file)
+    _tell(done, place.config.data / "keys", parsed)
+
+
+def _nodes(place: Here, parsed: argparse.Namespace) -> dict[str, str]:
+    return {**place.endpoints.nodes, **({parsed.node: parsed.url} if parsed.node else {})}
+
+
+def _gateways(parsed: argparse.Namespace) -> dict[str, str]:
+    return {parsed.gateway: ""} if parsed.gateway else {}
 
 
 def _tell_new(first: Commit) -> None:
     print(f"generation {first.generation} begins with version {first.version}; the master leaves safe mode by itself")
 
 
-def _tell(done: Provisioned, keys: Path, node: str) -> None:
+def _tell_keys(roster: Roster, data: Path, parsed: argparse.Namespace) -> None:
+    print(f"members: {', '.join(member.name for member in roster.members)}; keys: {data / 'keys'}")
+    print(
+        f"bring {data / 'nats' / 'accounts.conf'} to every NATS server, which includes it, then run `leaseway provision`"
+    )
+    _tell_credentials(data / "keys", parsed)
+
+
+def _tell(done: Provisioned, keys: Path, parsed: argparse.Namespace) -> None:
     for name in done.streams_made:
         print(f"made stream {name}")
     for name in done.streams_changed:
@@ -72,5 +97,10 @@ def _tell(done: Provisioned, keys: Path, node: str) -> None:
     for name in done.consumers_made:
         print(f"made consumer {name}")
     print(f"nodes: {', '.join(member.name for member in done.nodes) or 'none'}; keys: {keys}")
-    if node:
-        print(f"bring {keys / (node + '.json')} to the machine of {node} and name it in [bus] credentials there")
+    _tell_credentials(keys, parsed)
+
+
+def _tell_credentials(keys: Path, parsed: argparse.Namespace) -> None:
+    for name in (parsed.node, parsed.gateway and f"gateway-{parsed.gateway}"):
+        if name:
+            print(f"bring {keys / (name + '.json')} to the machine of {name} and name it in [bus] credentials there")

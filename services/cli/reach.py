@@ -8,9 +8,10 @@ from typing import Any, Final, NamedTuple
 import aiohttp
 
 from domain.errors import BadConfigError, UnreachableError
-from services.config import BusConfig, Config
+from services.config import BusConfig, Config, UrlsConfig
 from services.config_file import STANDALONE_DEFAULTS, load_config
-from services.data_directory import Endpoints, check_data, holder_of, is_standalone, read_endpoints
+from services.config_rules import is_cluster
+from services.data_directory import Endpoints, check_data, holder_of, is_standalone, known_endpoints
 
 _TIMEOUT_S: Final = 10.0
 
@@ -25,7 +26,13 @@ class Here(NamedTuple):
     def bus_url(self) -> str:
         """Return where the bus is: as configured, else where `leaseway up` put it."""
         configured = self.config.bus.url
-        return self.endpoints.nats if configured == BusConfig().url else configured
+        stated = self.endpoints.nats if configured == BusConfig().url else configured
+        return ",".join(url.strip() for url in stated.split(","))
+
+    @property
+    def masters(self) -> list[str]:
+        """Return the URL of every master."""
+        return [url.strip() for url in self.endpoints.master.split(",")]
 
     def operator_key(self) -> Path:
         """Return the operator's credentials file; raise BadConfigError if the data directory was never provisioned."""
@@ -44,6 +51,8 @@ class Here(NamedTuple):
         """Return how to start what is not there."""
         if holder_of(self.config.data) is not None:
             return f"`leaseway up` holds {self.config.data}, it may be restarting: see {self.config.data / 'logs'}"
+        if is_cluster(self.config) or self.config.urls != UrlsConfig():
+            return "look at that process' own log; [urls] and [bus] of the configuration say where it is looked for"
         return "start it with `leaseway up`"
 
 
@@ -57,7 +66,7 @@ def here(parsed: argparse.Namespace) -> Here:
     if is_standalone(config.data):
         config = load_config(parsed.config, data=parsed.data, defaults=STANDALONE_DEFAULTS)
     check_data(config.data)
-    return Here(config, read_endpoints(config.data))
+    return Here(config, known_endpoints(config))
 
 
 async def fetch(place: Here, who: str, url: str, path: str, query: dict[str, str] | None = None) -> tuple[int, Any]:
@@ -96,9 +105,26 @@ async def get(place: Here, who: str, url: str, path: str, query: dict[str, str] 
 
 
 async def master_state(place: Here) -> dict[str, Any]:
-    """Return the master's folded state."""
-    state: dict[str, Any] = await get(place, "master", place.endpoints.master, "/admin/v1/state")
-    return state
+    """Return the folded state of the master that decides, else of one that follows it.
+
+    Raises:
+        UnreachableError: none answers.
+    """
+    follows: dict[str, Any] | None = None
+    silent: UnreachableError | None = None
+    for url in place.masters:
+        try:
+            state: dict[str, Any] = await get(place, "master", url, "/admin/v1/state")
+        except UnreachableError as error:
+            silent = silent or error
+            continue
+        if state.get("mode") == "active":
+            return state
+        follows = follows or state
+    if follows is None:
+        assert silent is not None, "there is one master at least"
+        raise silent
+    return follows
 
 
 async def sure_state(place: Here) -> dict[str, Any]:

@@ -2,12 +2,17 @@
 
 import argparse
 import asyncio
-from typing import Any
+import json
+from typing import Any, Final
+from urllib.parse import urlsplit
 
 from domain.errors import UnreachableError
 from services.cli.reach import Here, fetch, here, master_state
 from services.cli.show import Output, Row, note
+from services.data_directory import is_standalone
 from services.lifecycle import EXIT_FAILED, EXIT_OK
+
+_GREETING_S: Final = 3.0
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -17,16 +22,21 @@ def run(parsed: argparse.Namespace) -> int:
 
 async def _status(place: Here, out: Output) -> int:
     at = place.endpoints
-    processes = {"gateway": at.gateway, "projector": at.projector, "master": at.master}
-    processes |= {f"node {node}": url for node, url in at.nodes.items()}
-    asked = [_health(place, name, url, "/health") for name, url in processes.items()]
-    rows = await asyncio.gather(*asked, _health(place, "nats-server", at.monitor, "/healthz"))
+    processes = [("gateway", at.gateway), ("projector", at.projector), *(("master", url) for url in place.masters)]
+    processes += [(f"node {node}", url) for node, url in at.nodes.items()]
+    asked = [_health(place, name, url, "/health") for name, url in processes]
+    if is_standalone(place.config.data):
+        asked.append(_health(place, "nats-server", at.monitor, "/healthz"))
+    else:  # elsewhere a monitor listens at its own machine's loopback only
+        asked += [_greeting(url.strip()) for url in place.bus_url.split(",")]
+    rows = await asyncio.gather(*asked)
     if not any(row["well"] for row in rows):
         raise UnreachableError(
             f"nothing answers, neither master {at.master} nor nats-server {at.nats}; {place.start_hint()}"
         )
     out.rows("Processes", rows, {"process": "process", "url": "url", "state": "state", "said": "says"})
-    master = next(row for row in rows if row["process"] == "master")
+    masters = [row for row in rows if row["process"] == "master"]
+    master = min(masters, key=lambda row: (row["state"] != "active", not row["well"]))
     if master["well"]:
         await _say_master(place, out)
     elif master["state"] == "safe_mode":
@@ -48,6 +58,27 @@ async def _health(place: Here, name: str, url: str, path: str) -> Row:
         return {"process": name, "url": url, "well": False, "state": "silent", "said": str(error)}
     state = str(said.get("status", "ok")) if isinstance(said, dict) else "ok"
     return {"process": name, "url": url, "well": status == 200, "state": state, "said": _brief(said)}
+
+
+async def _greeting(url: str) -> Row:
+    """Return whether a NATS server greets at `url`, and by which name and version; no key is needed for that."""
+    row: Row = {"process": "nats-server", "url": url, "well": False, "state": "silent", "said": ""}
+    parts = urlsplit(url)
+    try:
+        async with asyncio.timeout(_GREETING_S):
+            reader, writer = await asyncio.open_connection(parts.hostname, parts.port or 4222)
+            try:
+                said = json.loads((await reader.readline()).removeprefix(b"INFO "))
+            finally:
+                writer.close()
+    except (OSError, TimeoutError, ValueError) as error:
+        return {**row, "said": f"nats-server {url}: cannot be reached: {error}"}
+    return {
+        **row,
+        "well": True,
+        "state": "ok",
+        "said": f"server_name={said.get('server_name')} version={said.get('version')}",
+    }
 
 
 def _brief(said: Any) -> str:

@@ -22,7 +22,7 @@ from adapters.nats.layout import EVENTS_AGE_S, LEDGER_AGE_S
 from domain.errors import BadConfigError
 from domain.subjects import CONTROL, DECISIONS, EVENTS, LEDGER, SNAPSHOTS, ledger_subject
 from services.config import Config, preflight_file
-from services.data_directory import read_endpoints
+from services.data_directory import known_endpoints
 from services.master.checkpoints import Checkpoints
 from services.master.http import application
 from services.master.loop import Parts
@@ -92,7 +92,7 @@ def _parts(config: Config, credentials: Credentials, bus: Bus) -> Parts:
         clock=clock,
         new_generation=new_generation(1),
         relaxed=config.bus.durability == "relaxed",
-        ask_clickhouse=clickhouse_at(read_endpoints(config.data).projector),
+        ask_clickhouse=clickhouse_at(known_endpoints(config).projector),
         checkpoints=Checkpoints(
             CheckpointBook(config.data / "checkpoints"), Signer(credentials.master_seed), cluster, clock
         ),

@@ -15,6 +15,7 @@ from adapters.log.history import Streams, begin_generation, last_commit
 from adapters.log.witness import FileWitnessBook
 from adapters.nats.connection import connect
 from adapters.nats.control import ControlDesk
+from adapters.nats.enrolment import Roster, enrol
 from adapters.nats.layout import IRREPLACEABLE
 from adapters.nats.preflight import preflight, require_sound
 from adapters.nats.provision import Provisioned, provision
@@ -31,6 +32,7 @@ from services.standalone.bus import BusChild
 _LOG: Final = logging.getLogger("leaseway.provision")
 GATEWAY: Final = "main"
 """Id of the one gateway of a standalone cluster."""
+REPLICAS: Final = 3
 _STOP_S: Final = 10.0
 
 
@@ -68,17 +70,37 @@ async def provision_bus(
             durability,
             nodes,
             gateways=gateways,
+            replicas=replicas_of(url),
             witnessed=witnessed,
             recreate=recreate,
         )
     except HistoryLostError as error:
         hint = "look for a copy; else `leaseway provision --new-generation --reason TEXT` begins a new history"
         raise HistoryError(f"{error}; {hint}") from None
-    report = await preflight(config.data, url, config.cluster.name, durability)
+    report = await preflight(config.data, url, config.cluster.name, durability, replicas=replicas_of(url))
     preflight_file(config.data).write_bytes(msgspec.json.encode(report))  # the master shows it on /health
     require_sound(report)
     await asyncio.to_thread(_state, config, url, done, from_file=from_file)
     return done
+
+
+def make_keys(config: Config, nodes: Mapping[str, str], gateways: Mapping[str, str]) -> Roster:
+    """Make the keys of every member, and the accounts file that NATS servers need before they can start; no bus is asked.
+
+    `leaseway provision` does the rest once the servers run with that file.
+
+    Raises:
+        BadConfigError: an id that no node may have.
+    """
+    return enrol(config.data, config.cluster.name, nodes, gateways)
+
+
+def replicas_of(url: str) -> int:
+    """Return on how many servers each message is kept: on three where `url` names three or more, else on one.
+
+    Two replicas would be worse than one: with either gone nothing could be written.
+    """
+    return REPLICAS if len(url.split(",")) >= REPLICAS else 1
 
 
 def _state(config: Config, url: str, done: Provisioned, *, from_file: bool) -> None:
