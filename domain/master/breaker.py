@@ -54,6 +54,8 @@ def failures_of(state: State, helper_key: str) -> tuple[int, int]:
 def _uncompleted(state: State, node: Node, ways: Sequence[Way]) -> list[int]:
     """Return when lends failed since the helper last began anew or answered any of its owners."""
     known = [traffic for way in ways if (traffic := state.traffic.get(way.over)) is not None]
+    if not any(traffic.failed_at_us for traffic in known):
+        return []
     past_us = max([node.since_us, *(traffic.answered_us for traffic in known)])
     return [failed_us for traffic in known for failed_us in traffic.failed_at_us if failed_us > past_us]
 
@@ -68,7 +70,13 @@ def has_failed(state: State, over: Way, ways: Sequence[Way]) -> bool:
         return True
     node = state.nodes[over.added.helper]
     said = node.borrowed.get(over.added.helper_model)
-    return (said is not None and said.failures > 0) or bool(_uncompleted(state, node, ways))
+    if said is not None and said.failures:
+        return True
+    if len(ways) == 1 and (
+        mine is None or not mine.failed_at_us
+    ):  # it is the only one, and nothing is known to have failed
+        return False
+    return bool(_uncompleted(state, node, ways))
 
 
 def is_open(state: State, helper_key: str) -> bool:

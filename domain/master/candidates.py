@@ -4,18 +4,18 @@ from collections.abc import Sequence
 
 import msgspec
 
-from domain.events import LinkAdded, ModelInfo
+from domain.events import ModelInfo
 from domain.ids import LinkId, NodeId
 from domain.master import breaker, fits, pricing, reasons, rooms, slots
 from domain.master.control import depth
-from domain.master.fits import Fit, FitRules, cost_us, unit_q64
-from domain.master.links import Match, Way, way_of
+from domain.master.fits import FitRules, Measured, cost_us, unit_q64
+from domain.master.links import Match, Way
 from domain.master.pricing import Place
 from domain.master.queue import Queue
 from domain.master.state import Node, State, owner_key
 
 
-class Candidate(msgspec.Struct):
+class Candidate(msgspec.Struct, gc=False):
     """One link's helper as the plan sees it."""
 
     way: Way
@@ -61,9 +61,9 @@ class Candidate(msgspec.Struct):
             self.code = code
 
 
-def look(state: State, added: LinkAdded, owner: ModelInfo | None, queue: Queue) -> Candidate:
+def look(state: State, way: Way, owner: ModelInfo | None, queue: Queue) -> Candidate:
     """Return the helper of a link, with the first reason in rank order why it cannot be considered, if there is one."""
-    way = way_of(state.control, added)
+    added = way.added
     name = added.helper
     candidate = Candidate(way, slots.count_open(state, way.over), pricing.turnaround_us(state, way.over))
     node = state.nodes.get(name)
@@ -78,9 +78,9 @@ def look(state: State, added: LinkAdded, owner: ModelInfo | None, queue: Queue) 
         match = way.match(owner, info)
         candidate.info = info
         _take_match(candidate, match, queue)
-        busy = rooms.own_work(state, name, at.models)
+        busy = rooms.own_work(at.queues)
         candidate.spare = pricing.free_slots(state, way, at, depth(state.control, node.depth))
-        candidate.idle_us = rooms.idle_us(state, name, at.room, at.models, busy=busy)
+        candidate.idle_us = rooms.idle_us(state, node.since_us, at.room, at.queues, busy=busy)
         candidate.code = match.code or _unfit(candidate, queue) or _not_now(state, candidate, node, at, busy=busy)
     return candidate
 
@@ -138,7 +138,7 @@ def _not_now(state: State, candidate: Candidate, node: Node, at: Place, *, busy:
     return reasons.HELPER_CLAIMED if candidate.spare <= 0 or pricing.is_claimed(state, at) else ""
 
 
-def price(state: State, candidate: Candidate, owner: Fit | None, rules: FitRules, size: int) -> None:
+def price(state: State, candidate: Candidate, owner: Measured | None, rules: FitRules, size: int) -> None:
     """Fill in what a job of `size` would cost at the helper; sets its code where that is not known or not allowed.
 
     `owner` is what was measured of the owner's model, which stands in for missing samples; None if it has no price.
@@ -146,7 +146,7 @@ def price(state: State, candidate: Candidate, owner: Fit | None, rules: FitRules
     at, info = candidate.at, candidate.info
     if at is None or info is None:
         return
-    cost = fits.price(state.fits.get(at.key), owner, rules, state.now_us, size)
+    cost = fits.compared(fits.usable(state.fits.get(at.key), rules, state.now_us, size), owner, rules)
     if cost is None:
         candidate.blocked(reasons.SERVICE_UNPRICED)
         candidate.ready_us = pricing.machine(state, at, 0, rules.window_us).free_us + candidate.turn_us

@@ -158,7 +158,8 @@ class Fit(msgspec.Struct, dict=True):
             return None
         since_us = now_us - window_us
         if self.at_us[self.next] >= since_us:  # the oldest
-            return self.summary()
+            known: Measured | None = self.__dict__.get("summed")
+            return self.summary() if known is None else known
         kept = [place for place, at_us in enumerate(self.at_us) if at_us >= since_us]
         if not kept:
             return None
@@ -182,17 +183,17 @@ def price(fit: Fit | None, prior: Fit | None, rules: FitRules, now_us: int, work
         now_us: domain time.
         work: the work of the job that is priced, in its lane's units.
     """
-    own = fit.measured(now_us, rules.window_us) if fit is not None else None
-    theirs = prior.measured(now_us, rules.window_us) if prior is not None else None
-    return compared(own, theirs, rules, work)
+    return compared(usable(fit, rules, now_us, work), usable(prior, rules, now_us, work), rules)
 
 
-def compared(own: Measured | None, theirs: Measured | None, rules: FitRules, work: int) -> Price | None:
-    """Return what `price` does, of what the samples of the window say."""
-    if own is not None and not own.prices(work, rules):
-        own = None
-    if theirs is not None and not theirs.prices(work, rules):
-        theirs = None
+def usable(fit: Fit | None, rules: FitRules, now_us: int, work: int) -> Measured | None:
+    """Return what the samples of the window say; None without one, and where they do not price this work."""
+    measured = fit.measured(now_us, rules.window_us) if fit is not None else None
+    return measured if measured is not None and measured.prices(work, rules) else None
+
+
+def compared(own: Measured | None, theirs: Measured | None, rules: FitRules) -> Price | None:
+    """Return what `price` does, of what is usable of the model's own samples and of those that stand in for them."""
     if rules.hard_switch:
         return _switched(own, theirs, rules)
     if own is None:
@@ -261,7 +262,10 @@ def unit_q64(log_q32: int) -> int:
 
 def cost_us(unit: int, work: int) -> int:
     """Return the microseconds that `work` takes at `unit` (of unit_q64); at least 1, and 11 days at most."""
-    return min(max(1, work * unit >> 64), COST_US_MAX)
+    cost = work * unit >> 64
+    if 0 < cost < COST_US_MAX:
+        return cost
+    return 1 if cost <= 0 else COST_US_MAX
 
 
 _LN2_Q32 = fixed.ln_q32(2)

@@ -43,8 +43,9 @@ def _word(state: State, way: Way) -> LinkPriced | None:
     if own is None or other is None:
         return _said(added, faster=False) if known else None
     work = (own.least + own.most) // 2  # the middle of what the owner has done
-    mine = fits.compared(own, None, rules, work)
-    theirs = fits.compared(other, own, pricing.fit_rules(state, way.helper), work)
+    mine = fits.compared(_usable(own, rules, work), None, rules)
+    of_helper = pricing.fit_rules(state, way.helper)
+    theirs = fits.compared(_usable(other, of_helper, work), _usable(own, of_helper, work), of_helper)
     if mine is None or theirs is None:
         return _said(added, faster=False) if known else None
     faster = theirs.log < mine.log if known else theirs.log <= mine.log - MARGIN_Q32
@@ -61,6 +62,10 @@ def _measured(state: State, key: str, rules: FitRules) -> Measured | None:
         return None
     measured = fit.measured(state.now_us, rules.window_us)
     return measured if measured is not None and measured.samples >= SAMPLES_LEAST else None
+
+
+def _usable(measured: Measured, rules: FitRules, work: int) -> Measured | None:
+    return measured if measured.prices(work, rules) else None
 
 
 def _said(added: LinkAdded, *, faster: bool, job_us: int = 0, owner_job_us: int = 0, work: int = 0) -> LinkPriced:

@@ -14,7 +14,7 @@ from domain.master import slots
 from domain.master.state import Control, State, owner_key
 
 
-class Match(msgspec.Struct, frozen=True):
+class Match(msgspec.Struct, frozen=True, gc=False):
     """How a helper's model suits an owner's, by what their nodes registered."""
 
     owner: ModelInfo | None
@@ -27,7 +27,7 @@ class Match(msgspec.Struct, frozen=True):
     """How many tokens a request may have to go there; 0 if that does not matter."""
 
 
-class Way(msgspec.Struct):
+class Way(msgspec.Struct, gc=False):
     """A link with its keys."""
 
     added: LinkAdded
@@ -65,6 +65,20 @@ def way_of(control: Control, added: LinkAdded) -> Way:
     return way
 
 
+def ways_from(control: Control, owner_key: str) -> Sequence[Way]:
+    """Return every way by which an owner's model may lend, in order of links."""
+    links = control.by_owner.get(owner_key)
+    if links is None:
+        return ()
+    index: dict[str, list[Way]] | None = control.__dict__.get("ways from")
+    if index is None:
+        index = control.__dict__["ways from"] = {}
+    ways = index.get(owner_key)
+    if ways is None:
+        ways = index[owner_key] = [way_of(control, control.links[link]) for link in links]
+    return ways
+
+
 def ways_to(state: State, helper_key: str) -> Sequence[Way]:
     """Return every way by which something may be at the helper's model: the removed links whose rest is still out as well."""
     control = state.control
@@ -93,5 +107,5 @@ def _ways_to(control: Control, helper_key: str) -> list[Way]:
 
 def forget_ways(control: Control) -> None:
     """Find the ways anew: a link came, went or was forgotten."""
-    control.__dict__.pop("ways", None)
-    control.__dict__.pop("ways to", None)
+    for name in ("ways", "ways from", "ways to"):
+        control.__dict__.pop(name, None)

@@ -8,13 +8,13 @@ is not measured may get a probe (domain.master.probes).
 
 import msgspec
 
-from domain import fixed
 from domain.events import ModelInfo, OwnerPlanned, Verdict
 from domain.ids import LinkId
 from domain.master import candidates, fits, pricing, probes, reasons
 from domain.master.candidates import Candidate
 from domain.master.control import lane_rules
 from domain.master.fits import cost_us, unit_q64
+from domain.master.links import ways_from
 from domain.master.pricing import GAIN_US_MAX
 from domain.master.queue import Queue
 from domain.master.slotting import Machine, earliest_slots, saved_by_each
@@ -43,12 +43,11 @@ def plan(state: State, key: str, trigger: str) -> Plan:
     """Return what `water` gives to the owner queue `key`. Pure: reads the state, changes nothing."""
     queue = state.queues.get(key) or Queue()
     info = _info(state, key)
-    links = state.control.links
-    found = [candidates.look(state, links[link], info, queue) for link in state.control.by_owner.get(key, ())]
+    found = [candidates.look(state, way, info, queue) for way in ways_from(state.control, key)]
     size = queue.held_work // len(queue.held) if queue.held else 0
     rules = lane_rules(state.control, info.lane if info is not None else "text")
-    fit = state.fits.get(key)
-    price = fits.price(fit, None, rules, state.now_us, size)
+    measured = fits.usable(state.fits.get(key), rules, state.now_us, size)
+    price = fits.compared(measured, None, rules)
     blocked = _owner_blocked(state, key, queue)
     drain_us = lent_us = job_us = -1
     end_us: int | None = None
@@ -58,7 +57,7 @@ def plan(state: State, key: str, trigger: str) -> Plan:
         drain_us = owner[0] + job_us * len(queue.held)
         if not blocked:
             for candidate in found:
-                candidates.price(state, candidate, fit, rules, size)
+                candidates.price(state, candidate, measured, rules, size)
             candidates.claim([candidate for candidate in found if not candidate.code])
             lent_us, end_us = _pour(state, owner, found, queue)
     elif not blocked:
@@ -163,7 +162,7 @@ def _opens(state: State, candidate: Candidate, jobs: int, saved: tuple[int, int]
 def _grant(state: State, candidate: Candidate, owner_job_us: int) -> None:
     """Set the slots: enough to cover the turnaround, two where the helper is at least as fast, never more than it can give."""
     tenth = candidate.job_us // 10
-    wanted = 1 + max(0, fixed.ceil_div(candidate.turn_us - tenth, candidate.job_us))
+    wanted = 1 + max(0, -((tenth - candidate.turn_us) // candidate.job_us))  # rounded up
     if candidate.job_us <= owner_job_us:
         wanted = max(wanted, 2)
     candidate.slots = min(
@@ -189,11 +188,11 @@ def _result(key: str, trigger: str, queue: Queue, found: list[Candidate], figure
         held=len(queue.held),
         lendable=queue.lendable,
         in_engine=len(queue.engine),
-        out=sum(c.out for c in found),
+        out=sum([c.out for c in found]),
         drain_us=drain_us,
         lent_drain_us=lent_us,
         owner_job_us=job_us,
-        verdicts=tuple(_verdict(candidate) for candidate in ranked[:VERDICTS_MAX]),
+        verdicts=tuple([_verdict(candidate) for candidate in ranked[:VERDICTS_MAX]]),
         left_out=tuple(sorted(left_out.items())),
     )
     return Plan(

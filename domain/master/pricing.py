@@ -15,7 +15,7 @@ from domain.master.fits import FitRules, cost_us, unit_q64
 from domain.master.leases import is_live
 from domain.master.links import Way, ways_to
 from domain.master.queue import Queue
-from domain.master.state import Room, State, owner_key, split_key
+from domain.master.state import Room, SlotUse, State, owner_key, split_key
 
 TURNAROUND_US: Final = 20_000
 """From a slot that falls free to the next lent request in it, where none was measured: one decision and two hops."""
@@ -59,7 +59,7 @@ def likely_load_us(state: State, key: str, owner: str, window_us: int) -> int | 
 # ---- until a machine is free -----------------------------------------------------------------------------------------
 
 
-class Place(msgspec.Struct, frozen=True):
+class Place(msgspec.Struct, frozen=True, gc=False):
     """A model at its node."""
 
     name: NodeId
@@ -70,6 +70,8 @@ class Place(msgspec.Struct, frozen=True):
     """None: it has its runtime for itself, and nothing happened there yet."""
     models: Sequence[ModelId]
     """Those that share its runtime, itself among them."""
+    queues: Sequence[Queue | None]
+    """Of each of these models; None for one without."""
     ways: Sequence[Way]
     """By which something may be lent to it."""
 
@@ -77,7 +79,11 @@ class Place(msgspec.Struct, frozen=True):
 def place_of(state: State, key: str, name: NodeId, model: ModelId, info: ModelInfo | None) -> Place:
     """Return where a model is served; `info` is what its node registered of it, None if nothing."""
     room = state.nodes[name].rooms.get(rooms.room_name(info)) if info is not None else None
-    return Place(name, model, key, room, room.models if room is not None else (model,), ways_to(state, key))
+    queues = state.queues
+    if room is None or len(room.models) == 1:
+        return Place(name, model, key, room, (model,), (queues.get(key),), ways_to(state, key))
+    of_all = [queues.get(owner_key(name, each)) for each in room.models]
+    return Place(name, model, key, room, room.models, of_all, ways_to(state, key))
 
 
 class Machine(msgspec.Struct, frozen=True, gc=False):
@@ -104,8 +110,14 @@ def machine(state: State, at: Place, unit: int, window_us: int, *, samples: int 
     coming: list[tuple[ModelId, int]] = []
     room = at.room
     freed_us = room.freed_us if room is not None else 0
-    for each in at.models:
-        freed_us = max(freed_us, _collect(state, at, each, inside, coming))
+    for model, queue in zip(at.models, at.queues, strict=True):
+        if queue is not None:
+            freed_us = max(freed_us, queue.freed_us)
+            inside += [(job.since_us, request, job.work, model) for request, job in queue.engine.items()]
+        for way in at.ways if model == at.model else ways_to(state, owner_key(at.name, model)):
+            uses = state.uses.get(way.over)
+            if uses:
+                _collect(state, uses, model, inside, coming)
     load_left = load_left_us(state, at, window_us) if room is not None and room.loading else 0
     if not inside and not coming:
         return Machine(load_left, unit)
@@ -135,23 +147,20 @@ def _at_least(unit: int, so_far: int, samples: int) -> int:
     return unit * fixed.exp_q32(fixed.ln_q32(so_far, unit) // (samples + 1)) >> 32
 
 
-def _collect(state: State, at: Place, model: ModelId, inside: list[_Inside], coming: list[tuple[ModelId, int]]) -> int:
-    """Add what the engine has of one model, and what it borrowed and has not begun; return when the last own one left it."""
-    own = model == at.model
-    key = at.key if own else owner_key(at.name, model)
-    queue = state.queues.get(key)
-    if queue is not None and queue.engine:
-        inside += [(job.since_us, request, job.work, model) for request, job in queue.engine.items()]
-    for way in at.ways if own else ways_to(state, key):
-        uses = state.uses.get(way.over)
-        for request, use in sorted(uses.items()) if uses else ():
-            if not slots.is_open(use, state.now_us):
-                continue
+def _collect(
+    state: State,
+    uses: dict[RequestId, SlotUse],
+    model: ModelId,
+    inside: list[_Inside],
+    coming: list[tuple[ModelId, int]],
+) -> None:
+    """Add what the engine has of what is out over one link, and what it has not begun."""
+    for request, use in sorted(uses.items()):
+        if slots.is_open(use, state.now_us):
             if use.started_us:
                 inside.append((use.started_us, request, use.work, model))
             else:
                 coming.append((model, use.work))
-    return queue.freed_us if queue is not None else 0
 
 
 def _unit_of(state: State, at: Place, model: ModelId, units: dict[ModelId, int], window_us: int) -> int:
@@ -235,8 +244,7 @@ def own_rate_q64(state: State, at: Place, idle_us: int) -> int:
     ever came, it is the less likely the longer that lasts.
     """
     rate = 0
-    for each in at.models:
-        queue = state.queues.get(owner_key(at.name, each))
+    for queue in at.queues:
         if queue is not None and queue.arrival_us:
             rate += _rate_q64(queue, state.now_us)
     return rate or (1 << 64) // (_UNSEEN_FACTOR * (max(0, idle_us) + _UNSEEN_US))
@@ -254,9 +262,10 @@ def free_slots(state: State, way: Way, at: Place, depth: int) -> int:
     """Return how many slots the helper can give over this link: its depth less what others have out or may yet lend."""
     left = breaker.slots_left(state, at.key)
     free = depth if left is None else min(depth, left)
-    for other in at.ways:
-        if other is not way:
-            free -= max(slots.count_open(state, other.over), _leased(state, other))
+    if len(at.ways) > 1:
+        for other in at.ways:
+            if other is not way:
+                free -= max(slots.count_open(state, other.over), _leased(state, other))
     return free
 
 

@@ -3,7 +3,7 @@
 Models of a node that name the same runtime share it, and one of them is in at a time; a model that names none has its own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -19,6 +19,7 @@ from domain.events import (
     Unloaded,
 )
 from domain.ids import ModelId, NodeId
+from domain.master.queue import Queue
 from domain.master.state import Node, Room, State, owner_key, touch, touch_lenders
 
 NONE: Final = ModelId("")
@@ -179,25 +180,27 @@ def _end_loads(node: Node) -> None:
 # ---- what the plan asks ----------------------------------------------------------------------------------------------
 
 
-def own_work(state: State, name: NodeId, models: Sequence[ModelId]) -> bool:
-    """Tell whether the node holds or serves work of its own for any of the models."""
-    for model in models:
-        queue = state.queues.get(owner_key(name, model))
+def own_work(queues: Iterable[Queue | None]) -> bool:
+    """Tell whether a node holds or serves work of its own in any of these queues."""
+    for queue in queues:  # noqa: SIM110  # asked for every candidate, and a generator costs more than the loop
         if queue is not None and (queue.held or queue.engine):
             return True
     return False
 
 
-def idle_us(state: State, name: NodeId, room: Room | None, models: Sequence[ModelId], *, busy: bool) -> int:
-    """Return how long the node has done nothing of its own in a runtime; since its registration if it never did.
+def idle_us(state: State, since_us: int, room: Room | None, queues: Iterable[Queue | None], *, busy: bool) -> int:
+    """Return how long a node has done nothing of its own in a runtime; since its registration at `since_us` if it never did.
 
-    `busy`: it has work of its own there (`own_work`).
+    `queues`: of the models that share it; None for one without. `busy`: it has work of its own there (`own_work`).
     """
-    if busy or (room is not None and room.loading and room.cause != BORROWED):
+    last_us = since_us
+    if room is not None:
+        if room.loading and room.cause != BORROWED:
+            return 0
+        last_us = max(last_us, room.own_us)
+    if busy:
         return 0
-    last_us = max(state.nodes[name].since_us, room.own_us if room is not None else 0)
-    for each in models:
-        queue = state.queues.get(owner_key(name, each))
+    for queue in queues:
         if queue is not None:
             last_us = max(last_us, queue.arrival_us, queue.freed_us)
     return state.now_us - last_us

@@ -140,7 +140,8 @@ def began_at_helper(state: State, key: str, request: RequestId, helper: NodeId, 
     room = rooms.entered(state.nodes[helper], model)
     if traffic is not None and traffic.freed_us:
         undisturbed = room is not None and room.freed_us == traffic.freed_us and room.began_us <= traffic.freed_us
-        if traffic.turning == request and undisturbed and not rooms.own_work(state, helper, [model]):
+        own = state.queues.get(owner_key(helper, model))
+        if traffic.turning == request and undisturbed and not rooms.own_work((own,)):
             pause_us = min(max(1, state.now_us - traffic.freed_us), TURN_US_MAX)
             traffic.turns_us = [*traffic.turns_us[1 - TURNS_KEPT :], pause_us]
         traffic.freed_us, traffic.turning = 0, RequestId("")
