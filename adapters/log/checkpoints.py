@@ -176,6 +176,14 @@ class CheckpointBook:
         """
         return await asyncio.to_thread(self._read, generation or "")
 
+    def read_all(self) -> list[Kept]:
+        """Return what is kept of all generations, without an event loop.
+
+        Raises:
+            HistoryError: as of `read`.
+        """
+        return self._read("")
+
     def _read(self, generation: str) -> list[Kept]:
         found: list[Kept] = []
         files = self._files(generation)

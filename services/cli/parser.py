@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from domain.errors import BadConfigError
+from services.cli.audit_arguments import add_audit
 from services.cli.control_arguments import add_links, add_settings
 from services.cli.plan_arguments import add_plan
 from services.cli.rows_arguments import add_rows
@@ -217,40 +218,7 @@ def _add_streams(add: Add) -> None:
     )
     tail.add_argument("--no-follow", action="store_true", help="end at the newest event")
     audit = _group(add, "audit", "prove that the stored decisions follow from the stored facts")
-    verify = _json(
-        _command(
-            audit,
-            "verify",
-            "audit",
-            "decide everything again and compare, bit for bit",
-            examples=["leaseway audit verify", "leaseway audit verify --from history.jsonl.gz"],
-        )
-    )
-    verify.add_argument("--from", dest="copy", type=Path, metavar="FILE", help="read an exported copy, not the bus")
-    verify.add_argument(
-        "--from-snapshot",
-        action="store_true",
-        help="begin at the newest snapshot of the state instead of the first commit",
-    )
-    verify.add_argument("--whole", action="store_true", help="verify older generations too, whose history was in doubt")
-    verify.add_argument(
-        "--batch",
-        type=number(1, 1_000_000),
-        metavar="N",
-        help="fold at most N facts at once; the outcome may not depend on it",
-    )
-    exported = _json(
-        _command(
-            audit,
-            "export",
-            "audit",
-            "copy facts, control events and commits to a file, each with a checksum",
-            examples=["leaseway audit export history.jsonl.gz"],
-        )
-    )
-    exported.add_argument("file", type=Path, metavar="FILE", help="the file; compressed if it ends in .gz")
-    exported.set_defaults(action="export")
-    verify.set_defaults(action="verify")
+    add_audit(audit, _command, number)
 
 
 def _add_changing(add: Add) -> None:

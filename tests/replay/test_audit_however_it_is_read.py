@@ -64,7 +64,7 @@ async def test_it_finds_nothing_in_any_batch_and_from_the_newest_snapshot(lived:
 
 @pytest.mark.parametrize("hash_seed", ["0", "1", "random"])
 async def test_it_finds_nothing_under_hash_seed(lived: ClusterUnderTest, hash_seed: str, tmp_path: Path):
-    copy = tmp_path / "history.jsonl.gz"
+    copy = tmp_path / "history.zip"
     await lived.export(copy)
     code = (
         "import asyncio, sys; from pathlib import Path; from adapters.log import bundle; from adapters.log.reader import Reader\n"

@@ -1,17 +1,20 @@
 """A copy of history verifies as the streams do, and a changed byte in it is named by its place."""
 
-import base64
-import gzip
 import json
 import random
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from adapters.keys import Signer, new_nkey
 from adapters.log import bundle
 from adapters.log.bundle import CopiedStream
+from adapters.log.checkpoints import fingerprint
 from adapters.log.history import Streams
 from adapters.log.reader import Reader
+from adapters.log.unkeyed import UnkeyedReader
 from adapters.log.verify import verify
 from domain.errors import BadConfigError
 from domain.events.commit import encode_commit
@@ -36,9 +39,29 @@ def history() -> Streams:
 
 @pytest.fixture
 async def exported(history: Streams, tmp_path: Path) -> Path:
-    path = tmp_path / "copy.jsonl"
+    path = tmp_path / "copy.zip"
     await bundle.export(history, CLUSTER, path)
     return path
+
+
+async def in_memory(path: Path) -> Streams:
+    """Return the streams of a copy as messages that a test can change."""
+    streams = bundle.load(path).streams
+    held: list[CopiedStream] = []
+    for stream in (streams.events, streams.control, streams.ledger):
+        bounds = await stream.bounds()
+        messages = [m async for batch in stream.read(after=bounds.first - 1) for m in batch]
+        held.append(CopiedStream(stream.name, messages))
+    return Streams(*held)
+
+
+def rewrite(path: Path, change: Callable[[str, bytes], bytes]) -> None:
+    """Write a copy anew with other bytes in its members; its own sums of them all stay."""
+    with zipfile.ZipFile(path) as packed:
+        members = {name: packed.read(name) for name in packed.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
+        for name, content in members.items():
+            packed.writestr(name, change(name, content))
 
 
 def reader() -> Reader:
@@ -55,59 +78,82 @@ async def test_a_copy_verifies_and_says_how_much_it_holds(exported: Path):
 
 
 async def test_the_same_history_gives_the_same_compressed_file(history: Streams, tmp_path: Path):
-    for name in ("a.gz", "b.gz"):
+    for name in ("a.zip", "b.zip"):
         await bundle.export(history, CLUSTER, tmp_path / name)
-    assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "b.gz").read_bytes()
-    assert gzip.decompress((tmp_path / "a.gz").read_bytes()).startswith(b'{"format":"leaseway-audit/1"')
-    assert bundle.load(tmp_path / "a.gz").damaged == []
+    assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
+    assert bundle.load(tmp_path / "a.zip").damaged == []
 
 
 @pytest.mark.parametrize("stream", ["LW_EVENTS", "LW_LEDGER", "LW_CONTROL"])
 async def test_a_changed_byte_is_named_by_stream_and_sequence(exported: Path, stream: str):
-    lines = exported.read_bytes().split(b"\n")
-    index, line = next(
-        (i, json.loads(line)) for i, line in enumerate(lines) if json.loads(line or "{}").get("stream") == stream
+    def change(name: str, content: bytes) -> bytes:
+        if not name.startswith(stream):
+            return content
+        first = json.loads(content.split(b"\n")[0])
+        first["body"] = first["body"].replace(":", ";", 1)
+        return b"\n".join([json.dumps(first).encode(), *content.split(b"\n")[1:]])
+
+    rewrite(exported, change)
+    assert bundle.load(exported).damaged == [(stream, 1)]
+
+
+async def test_bytes_that_are_no_text_come_back_as_they_were(tmp_path: Path):
+    odd = StoredMessage(1, 5, "lw.test.node.n1.x", b"NATS/1.0\r\n\xff\r\n\r\n", b"\x00\xfe")
+    streams = Streams(*(CopiedStream(name, [odd]) for name in ("LW_EVENTS", "LW_CONTROL", "LW_LEDGER")))
+    await bundle.export(streams, CLUSTER, tmp_path / "odd.zip")
+    assert await bundle.load(tmp_path / "odd.zip").streams.events.get(1) == odd
+
+
+async def test_a_signed_copy_names_its_key_and_a_changed_manifest_is_refused(history: Streams, tmp_path: Path):
+    path, signer = tmp_path / "signed.zip", Signer(new_nkey()[0])
+    await bundle.export(history, CLUSTER, path, extra=bundle.Extra(software="1", signer=signer))
+    assert bundle.load(path).signed_by() == fingerprint(signer.public)
+    rewrite(
+        path,
+        lambda name, content: (
+            content.replace(b'"software": "1"', b'"software": "2"') if "manifest" in name else content
+        ),
     )
-    body = bytearray(base64.b64decode(line["body"]))
-    body[len(body) // 2] ^= 1
-    line["body"] = base64.b64encode(body).decode()
-    lines[index] = json.dumps(line).encode()
-    exported.write_bytes(b"\n".join(lines))
-    assert bundle.load(exported).damaged == [(stream, line["seq"])]
+    with pytest.raises(BadConfigError, match="manifest"):
+        bundle.load(path).signed_by()
+
+
+async def test_without_the_clusters_secret_a_copy_verifies_on_the_commits_own_word(exported: Path):
+    assert (await verify(bundle.load(exported).streams, UnkeyedReader(CLUSTER))).clean
 
 
 async def test_a_changed_fact_with_a_mended_checksum_is_still_named(exported: Path):
     """Whoever changes a copy can mend its checksums, but has no node's key and no way to mend the chain."""
-    copy = bundle.load(exported)
-    events = copy.streams.events
+    streams = await in_memory(exported)
+    events = streams.events
     assert isinstance(events, CopiedStream)
     old = next(message for seq, message in sorted(events._messages.items()) if seq > 100 and b"req_" in message.body)
     events._messages[old.seq] = StoredMessage(
         old.seq, old.stamp_ns, old.subject, old.headers, old.body.replace(b"req_", b"req-", 1)
     )
-    report = await verify(copy.streams, reader())
+    report = await verify(streams, reader())
     assert f"LW_EVENTS message {old.seq} (bad_mac)" in report.differences[0].detail
 
 
 async def test_a_commit_changed_with_its_digest_is_named_by_its_version(exported: Path):
-    copy = bundle.load(exported)
-    ledger = copy.streams.ledger
+    streams = await in_memory(exported)
+    ledger = streams.ledger
     assert isinstance(ledger, CopiedStream)
     old = ledger._messages[10]
     ledger._messages[10] = StoredMessage(
         old.seq, old.stamp_ns, old.subject, old.headers, old.body.replace(b'"n":', b'"n":1', 1)
     )
-    report = await verify(copy.streams, reader())
+    report = await verify(streams, reader())
     assert report.differences[0].version == 10
     assert report.commits == 9
 
 
 async def test_a_missing_fact_is_named(exported: Path):
-    copy = bundle.load(exported)
-    events = copy.streams.events
+    streams = await in_memory(exported)
+    events = streams.events
     assert isinstance(events, CopiedStream)
     del events._messages[77]
-    report = await verify(copy.streams, reader())
+    report = await verify(streams, reader())
     assert "LW_EVENTS: message 77" in report.differences[0].detail
 
 
@@ -115,5 +161,5 @@ async def test_a_missing_fact_is_named(exported: Path):
 def test_what_is_no_bundle_is_refused_in_one_line(tmp_path: Path, content: bytes):
     path = tmp_path / "x"
     path.write_bytes(content)
-    with pytest.raises(BadConfigError, match="audit bundle"):
+    with pytest.raises(BadConfigError, match="audit copy"):
         bundle.load(path)

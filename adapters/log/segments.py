@@ -1,0 +1,219 @@
+"""A long history in parts that are verified apart: each begins in the very state in which the one before it must end."""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from adapters.log.history import History, Streams, first_of_generation, last_commit, stored_commit
+from adapters.log.report import Difference, Report
+from adapters.log.snapshots import content_digest
+from adapters.log.verify import Part
+from domain.errors import CallerError, HistoryGapError
+from domain.events import SafeModeLeft
+from domain.events.commit import Commit
+from domain.ports import Stream
+
+FindState = Callable[[int], Awaitable[tuple[int, bytes] | None]]
+"""Returns the newest stored state of a version up to this one: (version, bytes); None if there is none."""
+_TRIED: Final = 5
+VERSIONS_MIN: Final = 50
+"""A part with fewer commits is not worth a process."""
+PARTS_PER_WORKER: Final = 2
+"""Parts differ in what they cost; with more of them than workers nobody waits long for the last one."""
+
+
+class BadRangeError(CallerError):
+    """The versions asked for are not in the history."""
+
+
+class Segment(msgspec.Struct, frozen=True, kw_only=True):
+    """One part, and what is known of its beginning."""
+
+    part: Part
+    begin_digest: str = ""
+    """Of the commit that it continues; empty for the first."""
+    begin_state: str = ""
+    """Digest of the state that it begins in; empty for the first."""
+
+
+async def version_at(ledger: Stream, at_ns: int) -> int:
+    """Return the newest version stored until a moment (nanoseconds since the epoch); 0 if there is none."""
+    bounds = await ledger.bounds()
+    low, high = bounds.first - 1, bounds.last
+    while low < high:
+        middle = (low + high + 1) // 2
+        message = await ledger.get(middle)
+        if message is not None and message.stamp_ns <= at_ns:
+            low = middle
+        else:
+            high = middle - 1
+    return low if low >= bounds.first else 0
+
+
+async def vouched(ledger: Stream, find: FindState, upto: int, *, after: int = 0) -> tuple[int, bytes] | None:
+    """Return the newest stored state of a version in (after, upto] for which the commit of that version vouches."""
+    for _ in range(_TRIED):
+        found = await find(upto)
+        if found is None or found[0] <= after:
+            return None
+        message = await ledger.get(found[0])
+        if message is not None and stored_commit(message).state == content_digest(found[1]):
+            return found
+        upto = found[0] - 1
+    return None
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """Which commits are verified, and in which state it begins."""
+
+    part: Part
+    last: int = 0
+    """Version of the last; 0 if there is no history."""
+    unchecked: str = ""
+    """What the streams no longer reach back to; empty if nothing."""
+
+
+async def plan(streams: Streams, find: FindState, asked: Part) -> Plan:
+    """Return how to verify what was asked for: from the nearest stored state where the beginning is far, or is gone.
+
+    Raises:
+        BadRangeError: the history has no such commits, or no state to begin in.
+    """
+    head = await last_commit(streams.ledger)
+    if head is None:
+        return Plan(part=asked)
+    last, oldest = min(asked.last or head.version, head.version), max(1, (await streams.ledger.bounds()).first)
+    if asked.first > last or last < oldest:
+        wanted = f"versions {asked.first or oldest} to {asked.last or 'the newest'}"
+        raise BadRangeError(f"{wanted}: stored are {oldest} to {head.version}")
+    if asked.snapshot is not None or asked.whole:
+        return Plan(part=asked, last=last)
+    if asked.first > 1:
+        near = await vouched(streams.ledger, find, asked.first - 1)
+        if near is not None:
+            return Plan(part=msgspec.structs.replace(asked, snapshot=near), last=last)
+    if await _is_whole(streams, last):
+        return Plan(part=asked, last=last)
+    begin = await _oldest_state(streams, find, last)
+    if begin is None:
+        raise BadRangeError(
+            f"versions up to {last}: their facts are no longer in the stream, and no stored state vouches for what they made; "
+            f"`--against archive` reads them from ClickHouse"
+        )
+    gone = f"versions {oldest} to {begin[0]}: their facts are no longer in the stream (`--against archive` has them)"
+    return Plan(part=msgspec.structs.replace(asked, snapshot=begin), last=last, unchecked=gone)
+
+
+async def _is_whole(streams: Streams, last: int) -> bool:
+    """Tell whether the generation of version `last` can be decided again from its first commit."""
+    ending = await streams.ledger.get(last)
+    if ending is None:
+        return True  # what is missing is for the verification to name
+    first = await first_of_generation(streams.ledger, stored_commit(ending))
+    begins = first.version == 1 or (bool(first.decisions) and isinstance(first.decisions[0], SafeModeLeft))
+    return begins and first.lo + 1 >= (await streams.events.bounds()).first
+
+
+async def _oldest_state(streams: Streams, find: FindState, last: int) -> tuple[int, bytes] | None:
+    """Return the oldest stored state from which on every fact is still there."""
+    reaches = max(1, (await streams.events.bounds()).first)
+    found, upto = None, last
+    while (older := await vouched(streams.ledger, find, upto)) is not None:
+        message = await streams.ledger.get(older[0])
+        if message is None or stored_commit(message).hi < reaches - 1:
+            break
+        found, upto = older, older[0] - 1
+    return found
+
+
+async def segments(history: History, find: FindState, planned: Plan, count: int) -> AsyncGenerator[Segment, None]:
+    """Yield `count` parts of a plan in order, each as soon as the state is known that it begins in.
+
+    `history`: a fresh one, which makes the states where none is stored nearby, by applying what was decided.
+    """
+    part, last = planned.part, planned.last
+    start = max(part.first, (part.snapshot[0] if part.snapshot is not None else 0) + 1, 1)
+    if not part.first and part.snapshot is None:
+        start = await _first_version(history.streams, part, last)
+    total = last - start + 1
+    count = max(1, min(count, total // VERSIONS_MIN))
+    maker = _States(history, find, part)
+    begin = Segment(part=part)
+    reached = start - 1
+    for number in range(1, count):
+        cut = start - 1 + total * number // count
+        version, content, commit = await maker.near(cut, after=(reached + cut) // 2)
+        digest = content_digest(content)
+        ended = msgspec.structs.replace(begin.part, last=version, with_state=True)
+        yield msgspec.structs.replace(begin, part=ended)
+        following = Part(
+            first=version + 1,
+            snapshot=(version, content),
+            state_digest=digest,
+            checkpoints=part.checkpoints,
+        )
+        begin, reached = Segment(part=following, begin_digest=commit.digest, begin_state=digest), version
+    yield msgspec.structs.replace(begin, part=msgspec.structs.replace(begin.part, last=last))
+
+
+async def _first_version(streams: Streams, part: Part, last: int) -> int:
+    message = await streams.ledger.get(last)
+    if part.whole or message is None:
+        return max(1, (await streams.ledger.bounds()).first)
+    return (await first_of_generation(streams.ledger, stored_commit(message))).version
+
+
+class _States:
+    """Finds the state after a version, or makes it."""
+
+    def __init__(self, history: History, find: FindState, part: Part) -> None:
+        self._history, self._find, self._part = history, find, part
+        self._begun = False
+
+    async def near(self, version: int, *, after: int) -> tuple[int, bytes, Commit]:
+        """Return (version, state bytes, commit) of a stored state in (after, version], else of a state made at `version`."""
+        ledger = self._history.streams.ledger
+        stored = await vouched(ledger, self._find, version, after=after)
+        at = stored[0] if stored is not None else version
+        message = await ledger.get(at)
+        if message is None:
+            raise HistoryGapError(ledger.name, f"message {at} is not there")
+        commit = stored_commit(message)
+        if stored is not None:
+            if self._history.restore(stored[1], commit):  # what is made next goes on from here
+                self._begun = True
+            return stored[0], stored[1], commit
+        await self._begin(commit)
+        await self._history.catch_up(commit)
+        return at, self._history.rules.encode_state(self._history.state), commit
+
+    async def _begin(self, upto: Commit) -> None:
+        if self._begun:
+            return
+        self._begun = True
+        ledger, part = self._history.streams.ledger, self._part
+        if not part.whole:
+            self._history.begin_at(await first_of_generation(ledger, upto))
+        if part.snapshot is not None:
+            message = await ledger.get(part.snapshot[0])
+            if message is not None:
+                self._history.restore(part.snapshot[1], stored_commit(message), digest=part.state_digest)
+
+
+def join(segments: Sequence[Segment], reports: Sequence[Report]) -> Report:
+    """Return one report of all parts: each must have ended in the state, and with the commit, in which the next began."""
+    whole = reports[0]
+    for segment, report in zip(segments[1:], reports[1:], strict=True):
+        if not whole.clean:
+            break
+        ended = (whole.digest, whole.state)
+        if ended != (segment.begin_digest, segment.begin_state):
+            detail = (
+                f"verified up to commit {whole.digest} and state {whole.state}, but the next part begins with commit "
+                f"{segment.begin_digest} and state {segment.begin_state}"
+            )
+            whole.differences.append(Difference(whole.last_version, "ledger", detail, segment.begin_state, whole.state))
+            break
+        whole.join(report)
+    return whole

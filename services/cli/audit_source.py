@@ -1,0 +1,180 @@
+"""Where an audit reads: the bus, the archive in ClickHouse, or a copy. A source says where; each process opens it for itself."""
+
+import base64
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import aiohttp
+import msgspec
+
+from adapters.keys import load_credentials
+from adapters.log.bundle import Bundle, load
+from adapters.log.history import Streams
+from adapters.log.reader import Reader
+from adapters.log.segments import FindState
+from adapters.log.snapshots import Snapshots
+from adapters.log.unkeyed import UnkeyedReader
+from adapters.nats.connection import connect
+from domain.errors import BusError, HistoryGapError, PublishRefusedError, UnreachableError
+from domain.ports import Bounds, Stored, StoredMessage, Stream
+from domain.subjects import CONTROL, EVENTS, LEDGER, SNAPSHOTS
+
+Kind = Literal["stream", "archive", "copy"]
+_WAIT_S: Final = 3.0
+_PAGE: Final = 2000
+_ANSWER_S: Final = 60.0
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """Where to read, and with what."""
+
+    kind: Kind
+    cluster: str
+    key: str = ""
+    """File of the operator's credentials: the bus lets it in, and MACs are checked with it. Empty: nobody's."""
+    bus_url: str = ""
+    projector_url: str = ""
+    copy: str = ""
+    """File."""
+
+    @property
+    def told(self) -> str:
+        """Return it in words."""
+        where = {"stream": self.bus_url, "archive": self.projector_url, "copy": Path(self.copy).name}[self.kind]
+        return f"{self.kind} {where}"
+
+    def reader(self) -> Reader:
+        """Return who judges the facts: without the cluster's secret it takes the commits' word for forged ones."""
+        if not self.key:
+            return UnkeyedReader(self.cluster)
+        return Reader(self.cluster, load_credentials(Path(self.key)).cluster_mac_secret)
+
+
+class Opened(msgspec.Struct, frozen=True, kw_only=True):
+    """A source, open."""
+
+    streams: Streams
+    find: FindState
+    """Finds stored states to begin in."""
+
+
+@asynccontextmanager
+async def opened(source: Source) -> AsyncIterator[Opened]:
+    """Yield what can be read there.
+
+    Raises:
+        UnreachableError: nobody answers there.
+        BadConfigError: the copy, or the key, is none.
+    """
+    async with AsyncExitStack() as stack:
+        if source.kind == "copy":
+            copy = load(Path(source.copy))
+            yield Opened(streams=copy.streams, find=_states_of(copy))
+            return
+        if source.kind == "archive":
+            session = await stack.enter_async_context(
+                aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_ANSWER_S))
+            )
+            events, control, ledger = (
+                ArchivedStream(session, source.projector_url, name) for name in (EVENTS, CONTROL, LEDGER)
+            )
+            yield Opened(streams=Streams(events, control, ledger), find=_none)
+            return
+        try:
+            bus = await connect(source.bus_url, load_credentials(Path(source.key)), name="operator", wait_s=_WAIT_S)
+        except BusError:
+            raise UnreachableError(f"nats-server {source.bus_url}: cannot be reached") from None
+        stack.push_async_callback(bus.close)
+        snapshots = Snapshots(bus.stream(SNAPSHOTS), cluster=source.cluster)
+        streams = Streams(bus.stream(EVENTS), bus.stream(CONTROL), bus.stream(LEDGER))
+
+        async def find(upto: int) -> tuple[int, bytes] | None:
+            return await snapshots.newest(not_after=upto)
+
+        yield Opened(streams=streams, find=find)
+
+
+async def _none(_: int) -> tuple[int, bytes] | None:
+    return None
+
+
+def _states_of(copy: Bundle) -> FindState:
+    async def find(upto: int) -> tuple[int, bytes] | None:
+        older = [(version, member) for version, member in copy.states if version <= upto]
+        return (older[-1][0], copy.content(older[-1][1])) if older else None
+
+    return find
+
+
+class ArchivedStream:
+    """A stream as ClickHouse has kept it (domain.ports.Stream), read through the projector that owns it."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str, name: str) -> None:
+        self.name = name
+        self._session, self._url = session, url
+
+    async def publish(
+        self,
+        subject: str,
+        body: bytes,
+        *,
+        message_id: str = "",
+        expected_last: int | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Stored:
+        """Refuse: the archive is written by the projector alone."""
+        del subject, body, message_id, expected_last, headers
+        raise PublishRefusedError(f"{self.name}: this is the archive; it takes no messages")
+
+    async def last(self) -> StoredMessage | None:
+        """Return the newest message; None if there is none."""
+        return await self.get((await self.bounds()).last)
+
+    async def get(self, seq: int) -> StoredMessage | None:
+        """Return message `seq`, or None."""
+        if seq < 1:
+            return None
+        _, found = await self._ask(seq - 1, 1)
+        return found[0] if found and found[0].seq == seq else None
+
+    async def bounds(self) -> Bounds:
+        """Return what the archive holds."""
+        return (await self._ask(0, 0))[0]
+
+    async def read(self, *, after: int, until: int | None = None) -> AsyncGenerator[Sequence[StoredMessage], None]:
+        """Yield batches from `after` + 1 to `until` or the end.
+
+        Raises:
+            HistoryGapError: a message in between is not in the archive.
+        """
+        end = until if until is not None else (await self.bounds()).last
+        while after < end:
+            _, found = await self._ask(after, min(_PAGE, end - after))
+            batch = [message for seq, message in enumerate(found, start=after + 1) if message.seq == seq]
+            if not batch:
+                raise HistoryGapError(self.name, f"message {after + 1} is not in the archive")
+            yield batch
+            after = batch[-1].seq
+
+    async def _ask(self, after: int, limit: int) -> tuple[Bounds, list[StoredMessage]]:
+        query = {"stream": self.name, "after": str(after), "limit": str(limit)}
+        try:
+            async with self._session.get(f"{self._url}/admin/v1/archive", params=query) as answer:
+                said: dict[str, Any] = msgspec.json.decode(await answer.read())
+        except (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError) as error:
+            raise UnreachableError(f"projector {self._url}: cannot be read: {str(error) or type(error).__name__}") from None
+        if answer.status != 200:
+            why = said.get("error", {}).get("message", answer.status)
+            raise UnreachableError(f"projector {self._url}: has no archive to read now: {why}")
+        return Bounds(said["first"], said["last"], 0), [_message(row) for row in said["messages"]]
+
+
+def _message(row: dict[str, Any]) -> StoredMessage:
+    headers, body = base64.b64decode(row["headers"]), base64.b64decode(row["body"])
+    return StoredMessage(row["seq"], row["stamp_ns"], row["subject"], headers, body)
+
+
+def _is_stream(stream: ArchivedStream) -> Stream:
+    return stream  # the type checker's proof

@@ -1,0 +1,78 @@
+"""Runs a verification: in this process, or its parts in several, whose ends must meet."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+from adapters.log.chains import ProducerChains
+from adapters.log.history import History
+from adapters.log.report import Difference, Report
+from adapters.log.segments import PARTS_PER_WORKER, Plan, Segment, join, plan, segments
+from adapters.log.verify import Part, verify_part
+from domain.errors import HistoryError, HistoryGapError
+from services.cli.audit_source import Opened, Source, opened
+
+Progress = Callable[[int, int], None]
+
+
+async def verified(
+    source: Source, place: Opened, asked: Part, *, workers: int, fold_max: int, progress: Progress
+) -> Report:
+    """Return what is found of the commits asked for.
+
+    Raises:
+        BadRangeError: there are no such commits.
+    """
+    planned = await plan(place.streams, place.find, asked)
+    if workers > 1:
+        report, chains = await _in_processes(source, place, planned, workers, fold_max, progress)
+    else:
+        history = History(place.streams, source.reader(), fold_max=fold_max)
+        report, chains = await verify_part(history, planned.part, progress)
+    report.producers, report.versions = chains.finish(), chains.versions
+    if planned.unchecked:
+        report.unchecked.append(planned.unchecked)
+    return report
+
+
+async def _in_processes(
+    source: Source, place: Opened, planned: Plan, workers: int, fold_max: int, progress: Progress
+) -> tuple[Report, ProducerChains]:
+    loop = asyncio.get_running_loop()
+    maker = History(place.streams, source.reader())
+    parts: list[Segment] = []
+    running: list[asyncio.Future[tuple[Report, ProducerChains]]] = []
+    broken: Difference | None = None
+    # a fresh interpreter each: nothing of this one's loop or sockets is shared
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        try:
+            async for segment in segments(maker, place.find, planned, workers * PARTS_PER_WORKER):
+                parts.append(segment)
+                running.append(loop.run_in_executor(pool, _verify, source, segment.part, fold_max))
+        except (HistoryError, HistoryGapError) as error:  # where the states are made, before any part has come to it
+            place_of = "events" if isinstance(error, HistoryGapError) else "ledger"
+            broken = Difference(0, place_of, str(error))
+        found: list[tuple[Report, ProducerChains]] = []
+        for segment, result in zip(parts, running, strict=True):
+            found.append(await result)
+            progress(segment.part.last, planned.last)
+    if not found:
+        report, chains = Report(), ProducerChains()
+    else:
+        report, chains = join(parts, [report for report, _ in found]), found[0][1]
+        for _, later in found[1:]:
+            chains.join(later)
+    if broken is not None and report.clean:
+        report.differences.append(broken)
+    return report, chains
+
+
+def _verify(source: Source, part: Part, fold_max: int) -> tuple[Report, ProducerChains]:
+    """Verify one part in a process of its own."""
+    return asyncio.run(_verify_part(source, part, fold_max))
+
+
+async def _verify_part(source: Source, part: Part, fold_max: int) -> tuple[Report, ProducerChains]:
+    async with opened(source) as place:
+        return await verify_part(History(place.streams, source.reader(), fold_max=fold_max), part)

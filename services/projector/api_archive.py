@@ -1,0 +1,27 @@
+"""/admin/v1/archive: stored messages as they were, for an audit that reaches back further than the streams."""
+
+from typing import Any
+
+from adapters.clickhouse import archived
+from adapters.clickhouse.pages import BadQueryError
+from adapters.http.server import Call
+from domain.subjects import CONTROL, EVENTS, LEDGER
+from services.projector.parameters import NS_MAX, Parameters, none_left, take_number
+from services.projector.routes import Desk, Routes
+
+
+def add(routes: Routes, desk: Desk) -> None:
+    """Add the path of this part."""
+
+    async def archive(_: Call, said: Parameters) -> Any:
+        stream = said.pop("stream", EVENTS)
+        if stream not in {EVENTS, CONTROL, LEDGER}:
+            raise BadQueryError("stream", f"stream: must be {EVENTS}, {CONTROL} or {LEDGER}, got {stream[:80]!r}")
+        after = take_number(said, "after", 0, NS_MAX, least=0)
+        limit = take_number(said, "limit", 1000, archived.PAGE_MAX, least=0)
+        none_left(said)
+        reach = await desk.ask(archived.reach, stream)
+        found = await desk.ask(archived.messages, stream, after, limit) if limit else []
+        return {"stream": stream, "first": reach.first, "last": reach.last, "messages": found}
+
+    routes.add("/admin/v1/archive", archive)
