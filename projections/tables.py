@@ -12,9 +12,9 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from projections import migration_1, migration_2
+from projections import migration_1, migration_2, migration_3
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 """The number of the newest migration."""
 
 
@@ -29,6 +29,7 @@ class Migration(msgspec.Struct, frozen=True):
 MIGRATIONS: Final = (
     Migration(1, "first tables", migration_1.STATEMENTS),
     Migration(2, "lending in full, loads and health", migration_2.STATEMENTS),
+    Migration(3, "counts by minute", migration_3.STATEMENTS),
 )
 """In order, without gaps, from 1."""
 

@@ -103,6 +103,8 @@ class ClickhouseConfig(_Table, frozen=True, kw_only=True):
 
     dsn: str = ""
     """Default: embedded, `chdb://<data>/clickhouse`."""
+    cluster: str = ""
+    """Name that the servers know their cluster by: tables are then replicated over it. Empty: one server."""
 
 
 class TelemetryConfig(_Table, frozen=True, kw_only=True):

@@ -1,6 +1,7 @@
 """What a configuration must fulfil beyond its types: ranges, forms, and the token of a cluster."""
 
 import ipaddress
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
@@ -17,6 +18,7 @@ TOKEN_CHARS_MIN: Final = 32
 LANES: Final = ("text", "embedding", "rerank", "image", "video", "speech", "transcription", "music")
 ENGINES: Final = ("llama.cpp", "openai")
 DURABILITIES: Final = ("strict", "relaxed")
+_CLICKHOUSE_CLUSTER: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _PLACEHOLDERS: Final = (
     "changeme",
     "change-me",
@@ -49,6 +51,9 @@ def problems(config: Config) -> Iterator[Problem]:
     for at, node in enumerate(config.nodes):
         yield from _node(f"nodes[{at}]", node)
     yield from _distinct("nodes", [node.id for node in config.nodes] + ([config.node.id] if config.node.id else []))
+    if config.clickhouse.cluster and not _CLICKHOUSE_CLUSTER.fullmatch(config.clickhouse.cluster):
+        rule = "must be 1 to 64 letters, digits, - and _"
+        yield Problem("clickhouse.cluster", rule, config.clickhouse.cluster)
     if config.telemetry.otlp_url:
         yield from _url("telemetry.otlp_url", config.telemetry.otlp_url, ("http", "https"))
     for name in ("master", "projector", "gateway"):

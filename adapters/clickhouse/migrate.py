@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Protocol
 
+from adapters.clickhouse.dialect import on_cluster
 from adapters.clickhouse.store import Store
 from domain.errors import BrokenSetupError
 
@@ -45,7 +46,7 @@ def migrate(store: Store, steps: Sequence[Step]) -> int:
         BrokenSetupError: the database is of a newer release, or was made by another text of one of these steps.
         StoreError: ClickHouse refused a statement.
     """
-    store.command(_BOOK)
+    store.command(on_cluster(_BOOK, store.cluster))
     taken = {row["number"]: row["digest"] for row in store.query("SELECT number, digest FROM schema_migrations FINAL")}
     newest = steps[-1].number
     if taken and max(taken) > newest:
@@ -65,7 +66,7 @@ def migrate(store: Store, steps: Sequence[Step]) -> int:
 
 def _take(store: Store, step: Step) -> None:
     for statement in step.statements:
-        store.command(statement)
+        store.command(on_cluster(statement, store.cluster))
     digest = digest_of(step)
     store.insert(
         "schema_migrations", ("number", "name", "digest"), [(step.number, step.name, digest)], token=f"step:{digest}"

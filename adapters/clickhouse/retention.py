@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
+from adapters.clickhouse.dialect import on_cluster
 from adapters.clickhouse.store import Store
 
 DAY_US: Final = 86_400_000_000
@@ -25,7 +26,6 @@ def set_retention(store: Store, tables: Sequence[str], days: int) -> list[str]:
     )
     changed = sorted(row["name"] for row in engines if f"toIntervalDay({days})" not in row["engine_full"])
     for table in changed:
-        store.command(
-            f"ALTER TABLE {table} MODIFY TTL day + INTERVAL {days:d} DAY DELETE SETTINGS materialize_ttl_after_modify = 0"
-        )
+        altered = on_cluster(f"ALTER TABLE {table} MODIFY TTL day + INTERVAL {days:d} DAY DELETE", store.cluster)
+        store.command(f"{altered} SETTINGS materialize_ttl_after_modify = 0")
     return changed

@@ -14,6 +14,7 @@ from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit
 from xml.sax.saxutils import escape
 
+from adapters.clickhouse.dialect import on_cluster
 from domain.errors import BadConfigError, DataInUseError, StoreAwayError, StoreError
 
 DATABASE: Final = "leaseway"
@@ -29,9 +30,11 @@ Parameters = Mapping[str, object]
 class Store:
     """One database of one ClickHouse. Made by `open_store`."""
 
-    def __init__(self, shown: str, database: str, writer: Any, readers: Sequence[Any]) -> None:
+    def __init__(self, shown: str, database: str, writer: Any, readers: Sequence[Any], cluster: str = "") -> None:
         self.shown, self.database = shown, database
         """Where it is, without secrets."""
+        self.cluster = cluster
+        """Servers that hold the same tables; empty if there is one."""
         self._writer = writer
         self._writing = threading.Lock()
         self._types: dict[str, Any] = {}
@@ -118,10 +121,13 @@ class Store:
                 client.close()
 
 
-def open_store(dsn: str, *, database: str = "", memory_bytes: int = MEMORY_BYTES, readers: int = 2) -> Store:
+def open_store(
+    dsn: str, *, database: str = "", memory_bytes: int = MEMORY_BYTES, readers: int = 2, cluster: str = ""
+) -> Store:
     """Return the store at `dsn`, its database made if it was not there.
 
-    `database`: default is the one that an http dsn names in its path, else `leaseway`.
+    `database`: default is the one that an http dsn names in its path, else `leaseway`. `cluster`: name that the server knows
+    its cluster by; tables are then replicated over it.
 
     Raises:
         BadConfigError: the dsn is none, or its driver is not installed.
@@ -142,11 +148,11 @@ def open_store(dsn: str, *, database: str = "", memory_bytes: int = MEMORY_BYTES
     with _translated(shown):
         first = get_client(**options)
         try:
-            first.command(f"CREATE DATABASE IF NOT EXISTS {_quoted(database)}")
+            first.command(on_cluster(f"CREATE DATABASE IF NOT EXISTS {_quoted(database)}", cluster))
             writer, *others = [get_client(**options, database=database) for _ in range(1 + readers)]
         finally:
             first.close()
-    return Store(shown, database, writer, others)
+    return Store(shown, database, writer, others, cluster)
 
 
 def _checked(dsn: str) -> SplitResult:

@@ -50,7 +50,8 @@ class ModelStory(msgspec.Struct, frozen=True, kw_only=True):
     headline: str
     """The answer in one sentence."""
     code: str
-    """safe_mode, bus_away, unknown_node, unknown_model, not_linked, a code of reasons.md, nothing_held, leased, or lending."""
+    """lending, leased, tick (a lease follows), nothing_held, not_linked, unknown_node, unknown_model, safe_mode, bus_away,
+    no_master, or the code of reasons.md that keeps it from lending."""
     version: int
     """Newest commit in the state."""
     at_ns: int
@@ -76,36 +77,28 @@ class Alarm(msgspec.Struct, frozen=True):
     """What keeps everything from being lent."""
 
     code: str
-    """safe_mode or bus_away; empty if nothing does."""
+    """safe_mode, bus_away or no_master; empty if nothing does."""
     text: str = ""
 
 
 _ALARMS: Final = {
+    "no_master": "no master answers, so nobody grants a lease",
     "safe_mode": "the master is in safe mode, since stored history is in doubt, and grants nothing to anybody",
     "bus_away": "the bus does not answer: without it there are no leases, and every node serves its own requests",
 }
 
 
 def model_story(
-    state: State,
-    node: NodeId,
-    model: ModelId,
-    *,
-    version: int,
-    last_plan: PlanSeen | None = None,
-    alarm: Alarm | None = None,
+    state: State, node: NodeId, model: ModelId, *, version: int, last_plan: PlanSeen | None = None
 ) -> ModelStory:
-    """Return the answer for `model` of `node` from a state as of now.
-
-    `last_plan`: the newest of its queue that is stored. `alarm`: what the state cannot know.
-    """
+    """Return the answer for `model` of `node` from a state as of now; `last_plan` is the newest of its queue that is stored."""
     key = owner_key(node, model)
     queue = state.queues.get(key) or Queue()
     planned = plan(state, key, "tick").row
     seen = seen_now(planned, version, state.stamp_us * 1000)
     verdicts = {each.link: candidate_of(each) for each in planned.verdicts}
     helpers = [_helper(state, link, verdicts.get(link), queue) for link in state.control.by_owner.get(key, ())]
-    code, headline = _answer(state, (node, model), queue, helpers, alarm or Alarm(""))
+    code, headline = _answer(state, (node, model), queue, helpers)
     return ModelStory(
         node=node,
         model=model,
@@ -123,6 +116,13 @@ def model_story(
         settings={name: show_value(SETTINGS[name], setting(state.control, name)) for name in _SHOWN},
         notes=tuple(_notes(state, key, queue)),
     )
+
+
+def alarmed(story: ModelStory, alarm: Alarm) -> ModelStory:
+    """Return the story where something keeps everything from being lent that its state cannot know."""
+    more = f" ({alarm.text})" if alarm.text else ""
+    headline = f"{story.node}/{story.model} lends nothing: {_ALARMS[alarm.code]}{more}"
+    return msgspec.structs.replace(story, code=alarm.code, headline=headline)
 
 
 def _helper(state: State, link: LinkId, verdict: Candidate | None, queue: Queue) -> HelperSeen:
@@ -162,15 +162,10 @@ def _detail(state: State, name: NodeId, model: ModelId, code: str) -> str:
     return ""
 
 
-def _answer(
-    state: State, of: tuple[NodeId, ModelId], queue: Queue, helpers: Sequence[HelperSeen], alarm: Alarm
-) -> tuple[str, str]:
+def _answer(state: State, of: tuple[NodeId, ModelId], queue: Queue, helpers: Sequence[HelperSeen]) -> tuple[str, str]:
     """Return (code, the one sentence)."""
     node, model = of
     name = f"{node}/{model}"
-    if alarm.code:
-        more = f" ({alarm.text})" if alarm.text else ""
-        return alarm.code, f"{name} lends nothing: {_ALARMS[alarm.code]}{more}"
     out = [each for each in helpers if each.out]
     if out:
         where = ", ".join(f"{count(each.out, 'request')} at {each.helper}" for each in out)

@@ -13,6 +13,7 @@ from adapters.http.server import HttpServer
 from adapters.keys import load_credentials
 from adapters.nats.connection import Bus, connect
 from adapters.nats.enrolment import key_path
+from domain.subjects import DECISIONS, SNAPSHOTS
 from projections.project import STREAMS
 from services.config import Config
 from services.projector.api import Api
@@ -54,8 +55,8 @@ def setup_of(config: Config, bus: Bus, clock: SystemClock) -> Setup:
     return Setup(
         cluster=config.cluster.name,
         router=router_version(),
-        streams={name: bus.stream(name) for name in STREAMS},
-        open_store=partial(open_store, dsn_of(config)),
+        streams={name: bus.stream(name) for name in (*STREAMS, SNAPSHOTS, DECISIONS)},
+        open_store=partial(open_store, dsn_of(config), cluster=config.clickhouse.cluster),
         clock=clock,
     )
 

@@ -10,16 +10,19 @@ import msgspec
 
 from adapters.clickhouse.migrate import migrate
 from adapters.clickhouse.notes import Notes
+from adapters.clickhouse.rollups import ensure_views
 from adapters.clickhouse.sink import Sink
 from adapters.clickhouse.store import Store
 from domain.errors import BusError, StoreError
 from domain.ports import Clock, Stream
 from domain.subjects import CONTROL
 from projections.project import LAST_TABLE, STREAMS
+from projections.rollups import ROLLUPS
 from projections.tables import MIGRATIONS, RETAINED
 from services.projector.backoff import Backoff
 from services.projector.batches import BatchLimits
 from services.projector.follow import Deck, Epochs, Follower, Progress
+from services.projector.recount import Counted, keep_rollups
 from services.projector.retain import keep_retention
 from services.projector.threads import in_thread
 
@@ -34,7 +37,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     router: str
     """Version of Leaseway."""
     streams: Mapping[str, Stream]
-    """LW_EVENTS, LW_CONTROL and LW_LEDGER by name."""
+    """LW_EVENTS, LW_CONTROL and LW_LEDGER by name; others for those who answer questions."""
     open_store: Callable[[], Store]
     """Opens ClickHouse; it blocks."""
     clock: Clock
@@ -46,6 +49,7 @@ class Projector:
 
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
+        self.cluster = setup.cluster
         self.store: Store | None = None
         self.notes: Notes | None = None
         self.schema = 0
@@ -53,6 +57,8 @@ class Projector:
         self.away = ""
         """Why the store could not be opened yet."""
         self.progress = {name: Progress(stream=name) for name in STREAMS}
+        self.counted = Counted()
+        """What is known of the counts by minute."""
         self.streams = setup.streams
         self.tried = asyncio.Event()
         """Set once the store was opened, or the first attempt to has failed."""
@@ -80,6 +86,7 @@ class Projector:
         try:
             notes = Notes(store, self._setup.cluster)
             self.schema = await in_thread(migrate, store, MIGRATIONS)
+            await in_thread(ensure_views, store, ROLLUPS)
             await in_thread(notes.check_cluster)
         except BaseException:
             await in_thread(store.close)
@@ -111,6 +118,7 @@ class Projector:
                 for follower in followers:
                     group.create_task(follower.run())
                 group.create_task(keep_retention(self.store, self._setup.streams[CONTROL]))
+                group.create_task(keep_rollups(self.store, deck.writing, self.counted))
         except asyncio.CancelledError:
             await _note_all(followers)
             raise

@@ -14,6 +14,7 @@ from domain.control.view import ControlView
 from domain.errors import BusError, StoreError
 from domain.events.codec import decode_control, decode_envelope
 from domain.ports import StoredMessage, Stream
+from projections.rollups import ROLLUPS
 from projections.tables import RETAINED
 from services.projector.backoff import Backoff
 from services.projector.batches import BatchLimits, batches
@@ -21,6 +22,8 @@ from services.projector.threads import in_thread
 
 _LOG: Final = logging.getLogger("leaseway.projector")
 RETENTION: Final = "offload_decisions_retention"
+ROLLUP_DAYS: Final = 400
+"""How long counts by minute are kept at least."""
 
 
 async def keep_retention(store: Store, control: Stream) -> None:
@@ -54,6 +57,8 @@ def fold(view: ControlView, batch: Sequence[StoredMessage]) -> None:
 
 
 async def _set(store: Store, retention_us: int) -> None:
-    changed = await in_thread(set_retention, store, RETAINED, days_of(retention_us))
+    days = days_of(retention_us)
+    changed = await in_thread(set_retention, store, RETAINED, days)
+    changed += await in_thread(set_retention, store, [rollup.table for rollup in ROLLUPS], max(days, ROLLUP_DAYS))
     if changed:
-        _LOG.info("retention_set", extra={"days": days_of(retention_us), "tables": ",".join(changed)})
+        _LOG.info("retention_set", extra={"days": days, "tables": ",".join(changed)})

@@ -17,10 +17,12 @@ from typing import Any
 from adapters.clickhouse.migrate import migrate
 from adapters.clickhouse.store import Store, open_store
 from domain.subjects import EVENTS, LEDGER
+from projections.rollups import ROLLUPS
 from projections.tables import MIGRATIONS, RETAINED
 from services.projector.batches import BatchLimits
 from tests.support.facts import DAY_NS, Teller, finished, granted, held, lent, plan, verdict
 from tests.support.projections import Bus, SteppedClock, a_projector, caught_up, counts, running
+from tests.support.waiting import until
 
 REQUESTS, COMMITS = 400, 150
 FACTS = 3 * REQUESTS
@@ -81,6 +83,7 @@ async def main(directory: str, moment: str, number: int, day: int) -> None:
     projector = a_projector(bus, dying_store, limits=limits)
     async with running(projector):
         await caught_up(projector, await bus.ends(), timeout_s=60)
+        await until("the counts by minute are compared", lambda: projector.counted.looks > 0, timeout_s=60)
         store = projector.store
         assert store is not None
         sys.stdout.write(json.dumps(_told(store) | {"inserts": DyingStore.inserts}) + "\n")
@@ -99,9 +102,14 @@ def _told(store: Store) -> dict[str, Any]:
         "decisions": decided["n"],
         "dispatches": counts(store, "decisions", EVENTS),
         "requests": counts(store, "requests", EVENTS),
+        "counted": {rollup.table: _counted(store, rollup.table) for rollup in ROLLUPS},
         "void": store.query("SELECT countIf(void) AS n FROM commits")[0]["n"],
         "days": store.query("SELECT uniqExact(day) AS n FROM events")[0]["n"],
     }
+
+
+def _counted(store: Store, table: str) -> int:
+    return int(store.query(f"SELECT toUInt64(sum(rows)) AS n FROM {table}")[0]["n"])
 
 
 EXPECTED = {
@@ -112,6 +120,11 @@ EXPECTED = {
     "decisions": DECISIONS,
     "dispatches": [REQUESTS, REQUESTS],
     "requests": [REQUESTS, REQUESTS],
+    "counted": {
+        "decisions_by_minute": DECISION_ROWS + REQUESTS,
+        "requests_by_minute": REQUESTS,
+        "loads_by_minute": 0,
+    },
     "void": 0,
     "days": 2,
 }
