@@ -8,6 +8,7 @@ the facts and control events stored since.
 from bisect import bisect_left
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from datetime import UTC, datetime
 from typing import Final, cast
 
 import msgspec
@@ -98,9 +99,13 @@ async def _commit_at(ledger: Stream, head: Commit, version: int | None, time_ns:
         return message
     bounds = await ledger.bounds()
     oldest = await ledger.get(bounds.first)
-    begins = f"version {bounds.first}" + (f", stored at {oldest.stamp_ns} ns" if oldest is not None else "")
-    asked = f"version {version}" if version is not None else f"time {time_ns} ns"
+    begins = f"version {bounds.first}" + (f", stored {_when(oldest.stamp_ns)}" if oldest is not None else "")
+    asked = f"version {version}" if version is not None else f"time {_when(time_ns or 0)}"
     raise NothingThereError(f"{asked}: must be within history, which begins at {begins} and ends at {head.version}")
+
+
+def _when(stamp_ns: int) -> str:
+    return datetime.fromtimestamp(stamp_ns // 1_000_000_000, UTC).isoformat().replace("+00:00", "Z")
 
 
 async def last_until(stream: Stream, time_ns: int) -> int:

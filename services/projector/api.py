@@ -7,7 +7,7 @@ from aiohttp import web
 from adapters.http.errors import ApiError
 from adapters.http.server import Call
 from domain.ports import Clock
-from services.projector import api_archive, api_rows
+from services.projector import api_archive, api_rows, api_why
 from services.projector.health import Health
 from services.projector.projector import Projector
 from services.projector.routes import Desk, Routes, json_answer
@@ -15,6 +15,7 @@ from services.projector.routes import Desk, Routes, json_answer
 _PARTS: Final = (
     api_archive.add,
     api_rows.add,
+    api_why.add,
 )  # fmt: skip
 """Each adds its paths."""
 

@@ -1,0 +1,275 @@
+"""Why: gathers the messages that a story is made of, and makes it."""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from domain.events import Lent
+from domain.events.decision import LeaseEvent
+from domain.ids import RequestId, request_id
+from domain.master.leases import lease_life_us
+from domain.ports import StoredMessage
+from domain.subjects import EVENTS, LEDGER
+from projections.why.commit import CommitStory, commit_story, links_of
+from projections.why.lease import LeaseStory, lease_story
+from projections.why.moments import TERMINAL
+from projections.why.plans import PlanSeen, plans_of
+from projections.why.request import RequestStory, request_story
+from projections.why.said import Committed, Said, committed_of, said_of
+from services.past.moment import when
+from services.past.source import Found, NotKnownError, Past, Sought, Span
+
+LEASE: Final = re.compile(r"([0-9a-f]{8})-([0-9]{1,15})-([0-9]{1,6})")
+"""`<generation>-<version>-<index>`: a decision, and the lease that it granted."""
+SKEW_NS: Final = 10_000_000_000
+"""The clock of the node that made a request's id may be so far ahead of the server's."""
+OPEN_NS_MAX: Final = 6 * 3600 * 1_000_000_000
+"""A request whose end is not known is looked for so long from its arrival on."""
+CLOCKS_BEGIN_NS: Final = 1_577_836_800 * 1_000_000_000
+"""2020: no clock is further behind."""
+AFTER_NS: Final = 2_000_000_000
+"""A commit is stored at most so long after the facts that it read."""
+PLANS_MAX: Final = 2_000
+_LOADS: Final = ("model.load_started", "model.loaded", "model.load_failed")
+_ENDS: Final = tuple(str(kind.__struct_config__.tag) for kind in TERMINAL)
+_LEASE_LIFE_NS_MAX: Final = lease_life_us(600_000_000) * 1000
+
+
+async def why_request(past: Past, request: str) -> RequestStory:
+    """Return the story of a request.
+
+    Raises:
+        BadIdError: that is no id of a request.
+        NotKnownError: no fact is about it.
+    """
+    asked = request_id(request)
+    guess = _guess(asked)
+    span = await past.span("request", asked, guess) or guess
+    named = Sought(since_ns=span.since_ns, until_ns=span.until_ns, needles=(f'"{asked}"',))
+    found = await past.facts(named, _ends(asked))
+    said = _said(found.messages)
+    commits, missing = await _commits_of(past, asked, said, span)
+    said += await _loads(past, said)
+    story = request_story(asked, said, commits)
+    if story is None:
+        gone = f", and {found.incomplete}" if found.incomplete else ""
+        raise NotKnownError(await _nobody(past, f"request {asked}: no fact of an owner is about it{gone}", EVENTS))
+    incomplete = "; ".join(filter(None, (found.incomplete, missing)))
+    return msgspec.structs.replace(story, source=past.name, incomplete=incomplete)
+
+
+async def why_lease(past: Past, lease: str, *, now_ns: int) -> LeaseStory:
+    """Return the story of a lease; `now_ns` tells whether it is over.
+
+    Raises:
+        NotKnownError: no commit granted it.
+    """
+    generation, version, index = decision_of(lease)
+    began = await _committed(past, version, generation)
+    decisions = began.commit.decisions
+    granted = decisions[index] if index < len(decisions) else None
+    if not isinstance(granted, LeaseEvent) or granted.lease != lease:
+        raise NotKnownError(f"lease {lease}: decision {index} of commit {version} grants none; ask why of the commit")
+    guess = Span(began.at_ns, 0)
+    span = await past.span("lease", lease, guess) or guess
+    sought = Sought(since_ns=began.at_ns, until_ns=span.until_ns, needles=(f'"{lease}"',))
+    commits = await past.commits(sought, _cleared(lease))
+    until_ns = span.until_ns or (commits.messages[-1].stamp_ns + _LEASE_LIFE_NS_MAX if commits.messages else 0)
+    facts = await past.facts(msgspec.structs.replace(sought, until_ns=until_ns))
+    plan = next((each for each in plans_of(began, granted.owner, granted.owner_model)), None)
+    ends = await _ends_of_queue(past, began, plan)
+    story = lease_story(lease, _commits([*commits.messages]) or [began], _said(facts.messages), ends, now_ns=now_ns)
+    assert story is not None, "its grant is among the commits"
+    incomplete = "; ".join(filter(None, (commits.incomplete, facts.incomplete)))
+    return msgspec.structs.replace(story, source=past.name, incomplete=incomplete)
+
+
+async def why_commit(past: Past, version: int, *, generation: str = "", chosen: int = -1) -> CommitStory:
+    """Return the story of a commit; `chosen` is the decision in it that was asked for.
+
+    Raises:
+        NotKnownError: it is not kept.
+    """
+    committed = await _committed(past, version, generation)
+    made = committed.commit
+    tags, incomplete = await _tags(past, committed)
+    before: dict[str, LeaseEvent] = {}
+    for link in links_of(committed):
+        since_ns = max(0, committed.at_ns - _LEASE_LIFE_NS_MAX)
+        sought = Sought(since_ns=since_ns, until_ns=committed.at_ns, needles=(f'"{link}"',))
+        for each in _commits((await past.commits(sought)).messages):
+            if each.commit.version < made.version:
+                before |= _leases_on(each, link)
+    story = commit_story(committed, tags, before, chosen=chosen)
+    return msgspec.structs.replace(story, source=past.name, incomplete=incomplete)
+
+
+async def last_plan(past: Past, node: str, model: str, *, since_ns: int) -> PlanSeen | None:
+    """Return the newest plan of a queue that was stored since `since_ns`; None if there was none."""
+    found = await past.commits(Sought(since_ns=since_ns, needles=(f'"owner":"{node}"', "plan.planned")))
+    plans = [plan for each in _commits(found.messages) for plan in plans_of(each, node, model)]
+    return plans[-1] if plans else None
+
+
+def decision_of(text: str) -> tuple[str, int, int]:
+    """Return (generation, version, index) of `<generation>-<version>-<index>`.
+
+    Raises:
+        NotKnownError: it has not that form.
+    """
+    found = LEASE.fullmatch(text)
+    if found is None:
+        raise NotKnownError(f"lease {text[:80]!r}: must be <generation>-<version>-<index>, such as 00010a2b-812-1")
+    return found[1], int(found[2]), int(found[3])
+
+
+# ---- pieces ----------------------------------------------------------------------------------------------------------
+
+
+def _born_ns(request: RequestId) -> int:
+    """Return when a request's id was made, by its node's wall clock: a UUIDv7 begins with the milliseconds."""
+    return int(request[4:16], 16) * 1_000_000
+
+
+def _guess(request: RequestId) -> Span:
+    """Return when a request was spoken of, by its id alone; an id that no clock made says nothing."""
+    born_ns = _born_ns(request)
+    if born_ns < CLOCKS_BEGIN_NS:
+        return Span(0, 0)
+    return Span(born_ns - SKEW_NS, born_ns + OPEN_NS_MAX)
+
+
+def _said(messages: Iterable[StoredMessage]) -> list[Said]:
+    return [said for message in messages if (said := said_of(message)) is not None]
+
+
+def _commits(messages: Iterable[StoredMessage]) -> list[Committed]:
+    return [found for message in messages if (found := committed_of(message)) is not None]
+
+
+def _ends(request: str) -> "_Ends":
+    return _Ends(request)
+
+
+class _Ends:
+    """Tells whether a fact ends the request."""
+
+    def __init__(self, request: str) -> None:
+        self._request = request
+
+    def __call__(self, message: StoredMessage) -> bool:
+        said = said_of(message)
+        return said is not None and isinstance(said.fact, TERMINAL) and said.fact.request == self._request
+
+
+def _cleared(lease: str) -> "_Cleared":
+    return _Cleared(lease)
+
+
+class _Cleared:
+    """Tells whether a commit ends the lease."""
+
+    def __init__(self, lease: str) -> None:
+        self._lease = lease
+
+    def __call__(self, message: StoredMessage) -> bool:
+        found = committed_of(message)
+        return found is not None and any(
+            isinstance(each, LeaseEvent) and each.lease == self._lease and not each.slots
+            for each in found.commit.decisions
+        )
+
+
+async def _commits_of(past: Past, request: str, said: Sequence[Said], span: Span) -> tuple[list[Committed], str]:
+    """Return (the commits of a request's time and of its lease, what is missing of them)."""
+    own = [each for each in said if str(each.fact.__struct_config__.tag).startswith(("queue.", "lend."))]
+    if not own:
+        return [], ""
+    owner, first_ns = own[0].who, own[0].at_ns
+    ended = next((each for each in own if isinstance(each.fact, TERMINAL)), None)
+    until_ns = ended.at_ns + AFTER_NS if ended is not None else 0
+    planned = Sought(
+        since_ns=first_ns, until_ns=until_ns, needles=(f'"owner":"{owner}"', "plan.planned"), limit=PLANS_MAX
+    )
+    found = [await past.commits(planned)]
+    if ended is None:  # the master may have said that it is lost
+        found.append(await past.commits(Sought(since_ns=span.since_ns, needles=(f'"{request}"',))))
+    for each in own:
+        if isinstance(each.fact, Lent):
+            found += await _lease_commits(past, each.fact.lease, each.at_ns)
+    by_version = {one.commit.version: one for part in found for one in _commits(part.messages)}
+    return [by_version[version] for version in sorted(by_version)], "; ".join(
+        filter(None, (f.incomplete for f in found))
+    )
+
+
+async def _lease_commits(past: Past, lease: str, lent_ns: int) -> list[Found]:
+    """Return what was said of a lease: its grant, and what held when a request was lent under it."""
+    named = LEASE.fullmatch(lease)
+    grant = await past.commit(int(named[2])) if named else None
+    lately = Sought(since_ns=max(0, lent_ns - _LEASE_LIFE_NS_MAX), until_ns=lent_ns, needles=(f'"{lease}"',))
+    if grant is None:
+        return [await past.commits(lately)]
+    since_ns = max(grant.stamp_ns, lately.since_ns)
+    return [Found(messages=[grant]), await past.commits(msgspec.structs.replace(lately, since_ns=since_ns))]
+
+
+async def _loads(past: Past, said: Sequence[Said]) -> list[Said]:
+    """Return what the nodes that had the request loaded meanwhile."""
+    who = {each.who for each in said if each.who}
+    if not who:
+        return []
+    since_ns, until_ns = min(each.at_ns for each in said), max(each.at_ns for each in said)
+    sought = Sought(since_ns=since_ns, until_ns=until_ns, tags=_LOADS, who=tuple(sorted(who)))
+    return _said((await past.facts(sought)).messages)
+
+
+async def _ends_of_queue(past: Past, began: Committed, plan: PlanSeen | None) -> list[Said]:
+    """Return how the owner's requests ended that were held when a lease was granted."""
+    if plan is None or plan.drain_us < 0:
+        return []
+    until_ns = began.at_ns + (2 * plan.drain_us + 60_000_000) * 1000
+    sought = Sought(since_ns=began.at_ns, until_ns=until_ns, tags=_ENDS, who=(plan.owner,))
+    return _said((await past.facts(sought)).messages)
+
+
+async def _committed(past: Past, version: int, generation: str = "") -> Committed:
+    message = await past.commit(version)
+    found = committed_of(message) if message is not None else None
+    if found is None:
+        raise NotKnownError(await _nobody(past, f"commit {version}: is not kept", LEDGER))
+    if generation and found.commit.generation != generation:
+        raise NotKnownError(
+            f"commit {version}: must be of generation {generation}, the one that is kept is of {found.commit.generation}"
+        )
+    return found
+
+
+async def _tags(past: Past, committed: Committed) -> tuple[list[str], str]:
+    """Return (tags of the facts in a commit's range, what is missing of them)."""
+    made = committed.commit
+    if made.hi == made.lo:
+        return [], ""
+    before = await past.commit(made.version - 1)
+    since_ns = max(0, before.stamp_ns - AFTER_NS) if before is not None else 0
+    found = await past.facts(Sought(since_ns=since_ns, until_ns=committed.at_ns))
+    tags = [str(each.fact.__struct_config__.tag) for each in _said(found.messages) if made.lo < each.seq <= made.hi]
+    return tags, found.incomplete
+
+
+def _leases_on(committed: Committed, link: str) -> dict[str, LeaseEvent]:
+    return {
+        str(each.link): each
+        for each in committed.commit.decisions
+        if isinstance(each, LeaseEvent) and each.link == link
+    }
+
+
+async def _nobody(past: Past, what: str, stream: str) -> str:
+    """Return what an unknown thing's error says: who was asked, and from where on that one knows."""
+    kept = await past.kept(stream)
+    if not kept.last or kept.first > kept.last:
+        return f"{what} ({past.name} was asked, and holds nothing of {stream})"
+    return f"{what} ({past.name} was asked; its {stream} begins at {kept.first}, stored {when(kept.first_ns)})"

@@ -1,0 +1,144 @@
+"""Why, and when: the stories of requests, leases, commits and models, and the state at any version or time."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+from urllib.parse import unquote
+
+import msgspec
+
+from adapters.clickhouse.pages import BadQueryError
+from adapters.http.errors import ApiError
+from adapters.http.server import Call
+from adapters.log.history import Streams
+from adapters.log.snapshots import Snapshots
+from adapters.log.travel import NothingThereError
+from adapters.log.unkeyed import UnkeyedReader
+from domain.errors import BadIdError, BusError, HistoryError, StoreError
+from domain.events import SafeModeEntered
+from domain.events.codec import decode_decision, decode_envelope
+from domain.ids import model_id, node_id
+from domain.master.state import State
+from domain.subjects import CONTROL, DECISIONS, EVENTS, LEDGER, SNAPSHOTS
+from projections.why.model import Alarm, ModelStory, alarmed, model_story
+from services.past.archive import ArchivePast
+from services.past.at import Streamed, cluster_then, why_model
+from services.past.moment import BadMomentError, moment_of
+from services.past.source import NotKnownError, Past
+from services.past.streams import StreamsPast
+from services.past.why import decision_of, why_commit, why_lease, why_request
+from services.projector.parameters import Parameters, none_left
+from services.projector.routes import Desk, Routes
+
+WHY: Final = "/admin/v1/why/"
+AT: Final = "/admin/v1/at"
+_KINDS: Final = "request/{id}, lease/{id}, commit/{version} or model/{node}/{model}"
+
+
+def add(routes: Routes, desk: Desk) -> None:
+    """Add the paths of this part."""
+    asker = _Asker(desk)
+
+    async def why(call: Call, said: Parameters) -> Any:
+        none_left(said)
+        kind, _, name = unquote(call.path.removeprefix(WHY)).partition("/")
+        if kind not in {"request", "lease", "commit", "model"} or not name:
+            raise ApiError("not_found", f"{WHY}: must be followed by {_KINDS}")
+        return await _told(asker.why(kind, name))
+
+    async def at(_: Call, said: Parameters) -> Any:
+        version, time, only = said.pop("version", ""), said.pop("time", ""), said.pop("only", "")
+        none_left(said)
+        if version and time:
+            raise BadQueryError("version", "version and time exclude each other")
+        return await _told(asker.at(version or time or "now", only))
+
+    routes.add(WHY, why)
+    routes.add(AT, at)
+
+
+async def _told(answer: Awaitable[Any]) -> Any:
+    """Return an answer; what is not known, or cannot be read now, as the error that says so."""
+    try:
+        return await answer
+    except (NotKnownError, NothingThereError) as error:
+        raise ApiError("not_kept", str(error), status=404) from None
+    except BadMomentError as error:
+        raise ApiError("bad_query", str(error), param="time", status=400) from None
+    except BusError as error:
+        raise ApiError("bus_away", str(error), status=503, retry_after_s=2) from None
+    except HistoryError as error:
+        raise ApiError("history_in_doubt", str(error), status=503, retry_after_s=5) from None
+
+
+class _Asker:
+    """Asks ClickHouse first, and the streams for what is not there."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._archive = ArchivePast(desk.ask)
+
+    @property
+    def _streams(self) -> Streams:
+        named = self._desk.streams
+        return Streams(named[EVENTS], named[CONTROL], named[LEDGER])
+
+    def _streamed(self) -> Streamed:
+        cluster = self._desk.projector.cluster
+        snapshots = self._desk.streams.get(SNAPSHOTS)
+        kept = Snapshots(snapshots, cluster=cluster) if snapshots is not None else None
+        return Streamed(self._streams, UnkeyedReader(cluster), kept)
+
+    async def why(self, kind: str, name: str) -> Any:
+        now_ns = self._desk.clock.wall_us() * 1000
+        if kind == "request":
+            return await self._either(lambda past: why_request(past, name))
+        if kind == "lease":
+            return await self._either(lambda past: why_lease(past, name, now_ns=now_ns))
+        if kind == "model":
+            return await self._model(name)
+        if not name.isdecimal():
+            generation, version, index = decision_of(name)
+            return await self._either(lambda past: why_commit(past, version, generation=generation, chosen=index))
+        return await self._either(lambda past: why_commit(past, int(name)))
+
+    async def _either(self, question: Callable[[Past], Awaitable[Any]]) -> Any:
+        """Return ClickHouse's answer, else that of the streams; what neither knows is said with both their reasons."""
+        missed = ""
+        try:
+            return await question(self._archive)
+        except NotKnownError as error:
+            missed = str(error)
+        except (ApiError, StoreError) as error:
+            missed = f"ClickHouse could not be asked: {error}"
+        try:
+            return await question(StreamsPast(self._streams))
+        except NotKnownError as error:
+            raise NotKnownError(f"{error}; {missed}") from None
+
+    async def _model(self, name: str) -> ModelStory:
+        node, slash, model = name.partition("/")
+        if not slash:
+            raise BadIdError("model", name, "must be NODE/MODEL, such as studio/chat")
+        of, served = node_id(node), model_id(model)
+        try:
+            story = await why_model(self._streamed(), StreamsPast(self._streams), of, served)
+        except BusError as error:
+            return alarmed(model_story(State(), of, served, version=0), Alarm("bus_away", str(error)))
+        except HistoryError as error:
+            return alarmed(model_story(State(), of, served, version=0), Alarm("safe_mode", str(error)))
+        doubt = await self._doubt()
+        return alarmed(story, Alarm("safe_mode", doubt)) if doubt else story
+
+    async def _doubt(self) -> str:
+        """Return why the master is in safe mode, empty if it is not: there it says so in the feed, and nothing after it."""
+        feed = self._desk.streams.get(DECISIONS)
+        newest = await feed.last() if feed is not None else None
+        try:
+            said = decode_decision(decode_envelope(newest.body).data) if newest is not None else None
+        except msgspec.DecodeError:
+            return ""
+        return said.reason if isinstance(said, SafeModeEntered) else ""
+
+    async def at(self, moment: str, only: str) -> Any:
+        version, time_ns = moment_of(moment, self._desk.clock.wall_us() * 1000)
+        return await cluster_then(self._streamed(), version=version, time_ns=time_ns, only=only)

@@ -1,0 +1,131 @@
+"""Stories out of the streams alone: gathered by time, whole or with a word on what is missing, clear about what nobody knows."""
+
+import msgspec
+import pytest
+
+from adapters.log.history import Streams
+from domain.errors import BadIdError
+from domain.events import Finished, LendAnswered, Lent
+from domain.ids import RequestId
+from services.past.moment import BadMomentError, moment_of, when
+from services.past.source import NotKnownError, Sought
+from services.past.streams import StreamsPast
+from services.past.why import why_commit, why_lease, why_request
+from tests.support.history import START_NS, finished, held, lend, started
+from tests.support.listed import ListedStream, stored
+from tests.support.stories import ON, Story
+
+BORN_MS = START_NS // 1_000_000
+
+
+def request(number: int) -> str:
+    """Return an id as a node makes it at about the history's beginning."""
+    return f"req_{BORN_MS:012x}7{number:019x}"
+
+
+def told() -> tuple[Story, str]:
+    """Return a history in which request 1 was lent under the lease that is returned with it, and answered."""
+    story = Story()
+    for number in range(8):
+        story.recorder.state("a", started(request(number)) if number in {6, 7} else held(request(number), number + 1))
+    story.look()
+    lease = next(iter(story.master.state.leases.values())).event.lease
+    facts = [
+        lend(Lent, request(1), ON, work=64_000_000, out=1, waited_us=3_000, slots=2),
+        lend(LendAnswered, request(1), ON, status=200, service_us=400_000),
+    ]
+    for fact in facts:
+        story.recorder.state("a", msgspec.structs.replace(fact, lease=lease), after_us=400_000)
+    story.recorder.state("a", finished(request(1), helper="b", service_us=400_000))
+    story.look()
+    for number in (0, 2, 3, 4, 5):
+        story.recorder.state("a", started(request(number)), after_us=1_000_000)
+        story.recorder.state("a", Finished(request=RequestId(request(number)), model=ON.owner_model, status=200))
+        story.look()
+    return story, lease
+
+
+@pytest.fixture
+def past() -> StreamsPast:
+    story, _ = told()
+    return StreamsPast(stored(story.recorder, story.master.commits))
+
+
+async def test_a_request_is_found_by_the_time_in_its_id_with_its_lease_and_plans(past: StreamsPast):
+    made = await why_request(past, request(1))
+    assert (made.state, made.helper, made.source, made.incomplete) == ("finished", "b", "NATS", "")
+    assert made.lease is not None
+    assert made.lease.reason == "pays"
+    assert made.plans
+    assert made.compared.home_finish_us > 0
+
+
+async def test_a_lease_and_its_commit_are_found_by_the_version_in_the_name():
+    story, lease = told()
+    past = StreamsPast(stored(story.recorder, story.master.commits))
+    made = await why_lease(past, lease, now_ns=0)
+    assert [(each.request, each.outcome) for each in made.requests] == [(request(1), "answered")]
+    assert made.state == "cleared"
+    commit = await why_commit(past, made.version, generation=lease[:8], chosen=1)
+    assert commit.leases[0].lease == lease
+    assert sum(commit.inputs.values()) == commit.hi - commit.lo
+    ended = next(step.line for step in made.steps if step.line is not None and step.line.kind == "cleared")
+    last = await why_commit(past, ended.version)
+    assert (last.leases[0].slots_before > 0, last.leases[0].slots_after) == (True, 0)
+
+
+async def test_what_nobody_stored_is_said_with_who_was_asked_and_how_far_back_that_one_reaches(past: StreamsPast):
+    with pytest.raises(NotKnownError, match=r"request .*NATS was asked; its LW_EVENTS begins at 1, stored 20\d\d-"):
+        await why_request(past, request(99))
+    with pytest.raises(NotKnownError, match=r"commit 999: is not kept .*LW_LEDGER begins at 1"):
+        await why_commit(past, 999)
+    with pytest.raises(NotKnownError, match="must be of generation ffff0000, the one that is kept is of 00010000"):
+        await why_commit(past, 1, generation="ffff0000")
+    with pytest.raises(NotKnownError, match="decision 0 of commit 1 grants none"):
+        await why_lease(past, "00010000-1-0", now_ns=0)
+    with pytest.raises(NotKnownError, match="must be <generation>-<version>-<index>"):
+        await why_lease(past, "nonsense", now_ns=0)
+    with pytest.raises(BadIdError):
+        await why_request(past, "my-own-id")
+
+
+async def test_a_story_of_which_a_piece_is_gone_says_what_is_missing():
+    story, _ = told()
+    whole = stored(story.recorder, story.master.commits)
+    kept = [message for message in story.recorder.facts if message.seq != 9]
+    past = StreamsPast(Streams(ListedStream("LW_EVENTS", kept, batch=1), whole.control, whole.ledger))
+    made = await why_request(past, request(1))
+    assert "message 9 is not there" in made.incomplete
+    assert made.state == "held"
+    with pytest.raises(NotKnownError, match="message 9 is not there"):
+        await why_request(past, request(99))
+
+
+async def test_no_more_is_found_than_was_asked_for_and_that_is_said(past: StreamsPast):
+    found = await past.facts(Sought(limit=3))
+    assert len(found.messages) == 3
+    assert found.incomplete == "only the first 3 messages of LW_EVENTS are told of"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("812", (812, None)),
+        ("now", (None, None)),
+        ("1790000000", (None, 1_790_000_000_000_000_000)),
+        ("1790000000.25", (None, 1_790_000_000_250_000_000)),
+        ("5 minutes ago", (None, 700 * 10**9)),
+        ("90s", (None, 910 * 10**9)),
+        ("2 h ago", (None, 0)),
+        ("2026-09-21T14:13:20Z", (None, 1_790_000_000_000_000_000)),
+        ("2026-09-21T16:13:20.5+02:00", (None, 1_790_000_000_500_000_000)),
+    ],
+)
+def test_a_moment_is_a_version_a_time_or_how_long_ago(text: str, expected: tuple[int | None, int | None]):
+    assert moment_of(text, 1000 * 10**9) == expected
+
+
+def test_what_is_no_moment_is_refused_with_examples():
+    with pytest.raises(BadMomentError, match=r"yesterday.*5 minutes ago"):
+        moment_of("yesterday", 0)
+    assert when(1_790_000_000_250_000_000) == "2026-09-21T14:13:20.250Z"
