@@ -120,12 +120,15 @@ NARROWED: Final[dict[type[EventBody], type[EventBody]]] = {
 
 def _spoken() -> type[msgspec.Struct]:
     """Return the envelope with a bounded event as its data, decoded with it."""
+    kinds: dict[str, Any] = {
+        "data": Union[tuple(NARROWED.values())],  # noqa: UP007  # built at run time
+        "incarnation": Annotated[str, Meta(min_length=1, max_length=INCARNATION_CHARS_MAX)],
+        "pseq": Annotated[str, Meta(min_length=1, max_length=PSEQ_DIGITS_MAX)],
+    }
     fields: list[Any] = [
-        (field.name, Union[tuple(NARROWED.values())])  # noqa: UP007  # built at run time
-        if field.name == "data"
-        else (field.name, field.type)
+        (field.name, kinds.get(field.name, field.type))
         if field.required
-        else (field.name, field.type, field.default)
+        else (field.name, kinds.get(field.name, field.type), field.default)
         for field in msgspec.structs.fields(Envelope)
     ]
     return msgspec.defstruct("Spoken", fields, frozen=True, kw_only=True, gc=False)

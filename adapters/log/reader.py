@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 BAD_SUBJECT, BAD_MAC, WRONG_SPEAKER = "bad_subject", "bad_mac", "wrong_speaker"
 WRONG_EVENT, BAD_EVENT = "wrong_event", "bad_event"
 OUT_OF_BOUNDS, BAD_PLACE = "out_of_bounds", "bad_place"
-MASTER = "master"
+MASTER = NodeId("master")
 _NODE: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
 _TERM_DIGITS_MAX: Final = 15
 _NOBODY: Final = NodeId("")
@@ -67,13 +67,13 @@ class Reader:
         said = bounds.spoken(body)
         if said is None or said.cluster != self._cluster or said.producer != who:
             return self._judge(message, who, term, event)
-        incarnation, pseq, fact = said.incarnation, said.pseq, said.data
-        if not (_TAGS[type(fact)] == said.type == event and _is_place(incarnation, pseq)):
+        pseq, fact = said.pseq, said.data
+        if not (_TAGS[type(fact)] == said.type == event and pseq.isdecimal() and pseq.isascii() and said.incarnation):
             return self._judge(message, who, term, event)
-        speaker = _NOBODY if term else NodeId(who)
-        return FactInput(message.seq, stamp_us, speaker, incarnation, int(pseq), said.late, term, fact)
+        who = _NOBODY if term else who
+        return FactInput(message.seq, stamp_us, who, said.incarnation, int(pseq), said.late, term, fact)
 
-    def _judge(self, message: StoredMessage, who: str, term: int, event: str) -> FactOrRejected:
+    def _judge(self, message: StoredMessage, who: NodeId, term: int, event: str) -> FactOrRejected:
         """Judge an authentic message piece by piece, so that a refusal says what is wrong."""
         stamp_us = message.stamp_ns // 1000
         try:
@@ -84,7 +84,7 @@ class Reader:
             return Rejected(message.seq, stamp_us, WRONG_SPEAKER)
         if not _is_place(envelope.incarnation, envelope.pseq):
             return Rejected(message.seq, stamp_us, BAD_PLACE)
-        return _read(message.seq, stamp_us, _NOBODY if term else NodeId(who), envelope, term, event)
+        return _read(message.seq, stamp_us, _NOBODY if term else who, envelope, term, event)
 
     def _authentic(self, body: bytes, who: str) -> bool:
         if body[-_TAIL:-66] != _MARK or body[-2:] != _END:
@@ -119,14 +119,14 @@ class Reader:
 
 
 @lru_cache(maxsize=65_536)  # a cluster has few subjects, and each fact comes under one
-def _promise(subject: str) -> tuple[str, int, str]:
+def _promise(subject: str) -> tuple[NodeId, int, str]:
     """Return (who must have spoken, term of an observation or 0, event) by a subject; ("", 0, code) if nobody may have."""
     kind, name = speaker(subject)
     if kind == "node" and _NODE.fullmatch(name):
-        return name, 0, event_of(subject)
+        return NodeId(name), 0, event_of(subject)
     if kind == "obs" and len(name) <= _TERM_DIGITS_MAX and name.isascii() and name.isdecimal() and int(name):
         return MASTER, int(name), event_of(subject)
-    return "", 0, NOT_A_FACT if kind == "gateway" else BAD_SUBJECT
+    return _NOBODY, 0, NOT_A_FACT if kind == "gateway" else BAD_SUBJECT
 
 
 def _read(seq: int, stamp_us: int, speaker: NodeId, envelope: Envelope, term: int, event: str) -> FactOrRejected:

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Protocol
 
 import msgspec
@@ -67,20 +68,28 @@ class Hasher(Protocol):
 
 def digest_inputs(hasher: Hasher, inputs: Iterable[StoredMessage]) -> None:
     """Feed the input messages, in sequence order, to `hasher`: subject, headers, body and stamp, each length-prefixed."""
-    for message in inputs:
-        subject = message.subject.encode()
-        hasher.update(
-            b"%d:%b%d:%b%d:%b%d;"
-            % (
-                len(subject),
-                subject,
-                len(message.headers),
-                message.headers,
-                len(message.body),
-                message.body,
-                message.stamp_ns,
-            )
+    hasher.update(
+        b"".join(
+            [
+                b"%b%d:%b%d:%b%d;"
+                % (
+                    _named(message.subject),
+                    len(message.headers),
+                    message.headers,
+                    len(message.body),
+                    message.body,
+                    message.stamp_ns,
+                )
+                for message in inputs
+            ]
         )
+    )
+
+
+@lru_cache(maxsize=16_384)  # a cluster has few subjects
+def _named(subject: str) -> bytes:
+    encoded = subject.encode()
+    return b"%d:%b" % (len(encoded), encoded)
 
 
 def commit_digest(prev: str, inputs: Iterable[StoredMessage], commit: Commit) -> str:

@@ -9,7 +9,7 @@ is not measured may get a probe (domain.master.probes).
 import msgspec
 
 from domain.events import ModelInfo, OwnerPlanned, Verdict
-from domain.ids import LinkId
+from domain.ids import LinkId, ModelId, NodeId
 from domain.master import candidates, fits, pricing, probes, reasons
 from domain.master.candidates import Candidate
 from domain.master.control import lane_rules
@@ -18,7 +18,7 @@ from domain.master.links import ways_from
 from domain.master.pricing import GAIN_US_MAX
 from domain.master.queue import Queue
 from domain.master.slotting import Machine, earliest_slots, saved_by_each
-from domain.master.state import State, split_key
+from domain.master.state import Node, State, split_key
 
 VERDICTS_MAX = 16
 FEW_LENDABLE = 4
@@ -42,17 +42,19 @@ class Plan(msgspec.Struct):
 def plan(state: State, key: str, trigger: str) -> Plan:
     """Return what `water` gives to the owner queue `key`. Pure: reads the state, changes nothing."""
     queue = state.queues.get(key) or Queue()
-    info = _info(state, key)
+    name, model = split_key(key)
+    node = state.nodes.get(name)
+    info = node.models.get(model) if node is not None else None
     found = [candidates.look(state, way, info, queue) for way in ways_from(state.control, key)]
     size = queue.held_work // len(queue.held) if queue.held else 0
     rules = lane_rules(state.control, info.lane if info is not None else "text")
     measured = fits.usable(state.fits.get(key), rules, state.now_us, size)
     price = fits.compared(measured, None, rules)
-    blocked = _owner_blocked(state, key, queue)
+    blocked = _owner_blocked(state, name, node, queue)
     drain_us = lent_us = job_us = -1
     end_us: int | None = None
     if price is not None and queue.held:
-        owner = _owner_machine(state, key, info, price, size, rules.window_us)
+        owner = _owner_machine(state, key, (name, model), info, price, size, rules.window_us)
         job_us = owner[1]
         drain_us = owner[0] + job_us * len(queue.held)
         if not blocked:
@@ -71,20 +73,20 @@ def plan(state: State, key: str, trigger: str) -> Plan:
         candidates.claim([candidate for candidate in found if candidate.slots])
     for candidate in found:
         candidate.blocked(blocked)
-    return _result(key, trigger, queue, found, (drain_us, lent_us, job_us, size))
-
-
-def _info(state: State, key: str) -> ModelInfo | None:
-    node, model = split_key(key)
-    known = state.nodes.get(node)
-    return known.models.get(model) if known is not None else None
+    return _result((name, model), trigger, queue, found, (drain_us, lent_us, job_us, size))
 
 
 def _owner_machine(
-    state: State, key: str, info: ModelInfo | None, price: fits.Price, size: int, window_us: int
+    state: State,
+    key: str,
+    named: tuple[NodeId, ModelId],
+    info: ModelInfo | None,
+    price: fits.Price,
+    size: int,
+    window_us: int,
 ) -> Machine:
     """Return the owner as a machine; a model that is neither in nor coming has to be loaded first."""
-    name, model = split_key(key)
+    name, model = named
     at = pricing.place_of(state, key, name, model, info)
     at_once = max(1, info.slots) if info is not None else 1
     machine = pricing.machine(state, at, unit_q64(price.log), window_us, samples=price.samples, at_once=at_once)
@@ -94,15 +96,13 @@ def _owner_machine(
     return free_us, max(1, cost_us(machine.unit, size) // at_once)
 
 
-def _owner_blocked(state: State, key: str, queue: Queue) -> str:
-    node, _ = split_key(key)
-    enrolled = state.control.roster.get(node)
+def _owner_blocked(state: State, name: NodeId, node: Node | None, queue: Queue) -> str:
+    enrolled = state.control.roster.get(name)
     if enrolled is not None and enrolled.retired:
         return reasons.NODE_RETIRED
-    known = state.nodes.get(node)
-    if known is not None and known.silent_us:
+    if node is not None and node.silent_us:
         return reasons.NODE_SILENT
-    if known is None or known.incomplete or known.late:
+    if node is None or node.incomplete or node.late:
         return reasons.HISTORY_INCOMPLETE
     return "" if queue.lendable else reasons.NOTHING_LENDABLE
 
@@ -173,8 +173,14 @@ def _grant(state: State, candidate: Candidate, owner_job_us: int) -> None:
     )
 
 
-def _result(key: str, trigger: str, queue: Queue, found: list[Candidate], figures: tuple[int, int, int, int]) -> Plan:
-    node, model = split_key(key)
+def _result(
+    named: tuple[NodeId, ModelId],
+    trigger: str,
+    queue: Queue,
+    found: list[Candidate],
+    figures: tuple[int, int, int, int],
+) -> Plan:
+    node, model = named
     ranked = sorted(found, key=_rank)
     drain_us, lent_us, job_us, size = figures
     left_out: dict[str, int] = {}
