@@ -51,7 +51,7 @@ def run(parsed: argparse.Namespace) -> int:
             fold_max=parsed.batch or _ANY,
             fingerprint=parsed.fingerprint,
         )
-        report = asyncio.run(audit(place, waiting, asked, _source(place, parsed.against, parsed.copy)))
+        report = asyncio.run(audit(place, waiting, asked, source_of(place, parsed.against, parsed.copy)))
     finally:
         waiting.done()
     for path in parsed.report:
@@ -77,7 +77,7 @@ ALL: Final = Asked()
 
 async def audit(place: Here, waiting: Waiting, asked: Asked = ALL, source: Source | None = None) -> Report:
     """Return what a verification finds; without a source it reads the bus."""
-    using = source or _source(place, None, None)
+    using = source or source_of(place, None, None)
     kept, damaged = await asyncio.to_thread(_kept, place, using)
     async with opened(using) as at:
         part = await _part(at, asked, [each for each in kept if is_signed(each.checkpoint)])
@@ -95,7 +95,7 @@ async def audit(place: Here, waiting: Waiting, asked: Asked = ALL, source: Sourc
     return report
 
 
-def _source(place: Here, against: Kind | None, copy: Path | None) -> Source:
+def source_of(place: Here, against: Kind | None, copy: Path | None) -> Source:
     """Return where to read, as asked or as this data directory has it."""
     key = place.config.data / "keys" / "operator.json"
     imported = sorted((place.config.data / "audit").glob("*.zip"))
@@ -191,7 +191,7 @@ async def _part(at: Opened, asked: Asked, checkpoints: list[Kept]) -> Part:
 
 
 async def _export(place: Here, path: Path, waiting: Waiting) -> bundle.Header:
-    source = _source(place, "stream", None)
+    source = source_of(place, "stream", None)
     async with opened(source) as at:
         extra = bundle.Extra(
             software=version("leaseway"),

@@ -13,6 +13,7 @@ from services.cli.control_arguments import add_links, add_settings
 from services.cli.plan_arguments import add_plan
 from services.cli.rows_arguments import add_rows
 from services.cli.simulate_arguments import add_simulate
+from services.cli.what_if_arguments import add_what_if
 
 ABOUT: Final = """\
 Leaseway serves inference requests on several machines and lends the backlog of one to another.
@@ -219,6 +220,7 @@ def _add_streams(add: Add) -> None:
     tail.add_argument("--no-follow", action="store_true", help="end at the newest event")
     audit = _group(add, "audit", "prove that the stored decisions follow from the stored facts")
     add_audit(audit, _command, number)
+    add_what_if(audit, _command)
 
 
 def _add_changing(add: Add) -> None:

@@ -4,35 +4,27 @@ from array import array
 from bisect import bisect_left
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
-from typing import Final, NamedTuple, cast
+from typing import Final, cast
 
 import msgspec
 
 from adapters.log.history import Cursors, History, Streams, first_of_generation, last_commit, stored_commit
 from adapters.log.reader import Reader
 from domain.actions import OrderKey
-from domain.errors import BadConfigError
-from domain.events import Basis, BorrowFinished, HeartbeatMissed, LeaseGranted, LinkPriced, Registered
-from domain.events.commit import Commit
+from domain.errors import BadConfigError, ChainBrokenError
+from domain.events import Basis, BorrowFinished, HeartbeatMissed, LinkPriced, Registered
+from domain.events.commit import Commit, commit_digest
+from domain.events.decision import LeaseEvent
 from domain.ids import LeaseId, LinkId
 from domain.master.inputs import FactInput
 from domain.policies import CURRENT
 from domain.ports import StoredMessage, Stream
+from services.cli.what_if_arguments import Moment
 from services.simulator.whatif.chronicle import Chronicle, busy
 from services.simulator.whatif.recorded import Asked, Recorded, Step
 
 _MOVED_US: Final = 1_000_000
 Say = Callable[[str], None]
-
-
-class Moment(NamedTuple):
-    """A moment of a history as people name it; one of the three."""
-
-    at_us: int = 0
-    """On the stream's clock."""
-    before_end_us: int = 0
-    version: int = 0
-    """When the last input of this commit was stored."""
 
 
 class _Mono(msgspec.Struct):
@@ -46,7 +38,9 @@ class _Ledger(msgspec.Struct):
     head: Commit
     hi: "array[int]"
     """The last fact that each commit folded, from the first commit on."""
-    bases: dict[LeaseId, Basis]
+    rejected: list[tuple[int, str]]
+    slots: dict[LeaseId, list[tuple[int, Basis]]]
+    """What was decided of each lease, with the fact that the decision cites."""
     priced: list[tuple[LinkPriced, OrderKey]]
 
 
@@ -88,7 +82,7 @@ async def read(
     if version:
         await history.catch_up(await _commit(streams.ledger, version))
     state = history.state if history.rules is CURRENT else CURRENT.take_over(history.rules, history.state)
-    steps = await _steps(history, ledger, facts, over_us)
+    steps = await _steps(history, ledger, facts, over_us if until is not None else facts.stamps[-1])
     loads = [load for load in facts.chronicle.loads() if begin_us <= load.at_us <= over_us]
     return Recorded(
         cluster=cluster,
@@ -126,13 +120,14 @@ async def _ledger(stream: Stream, say: Say) -> _Ledger:
     head = await last_commit(stream)
     if head is None:
         raise BadConfigError("what-if: no decision is stored yet; there is nothing to ask about")
-    found = _Ledger(await first_of_generation(stream, head), head, array("q"), {}, [])
+    found = _Ledger(await first_of_generation(stream, head), head, array("q"), [], {}, [])
     async for batch in _batches(stream, found.first.version - 1, head.version):
         for stored in map(stored_commit, batch):
             found.hi.append(stored.hi)
+            found.rejected += stored.rejected
             for index, decision in enumerate(stored.decisions):
-                if isinstance(decision, LeaseGranted):
-                    found.bases[decision.lease] = decision.basis
+                if isinstance(decision, LeaseEvent):
+                    found.slots.setdefault(decision.lease, []).append((decision.slots, decision.basis))
                 elif isinstance(decision, LinkPriced):
                     found.priced.append((decision, (stored.generation, stored.version, index)))
         say(f"reading history: commit {batch[-1].seq} of {head.version}")
@@ -142,8 +137,9 @@ async def _ledger(stream: Stream, say: Say) -> _Ledger:
 async def _facts(stream: Stream, reader: Reader, ledger: _Ledger, say: Say) -> _Facts:
     bounds = await stream.bounds()
     first = max(bounds.first, ledger.first.lo + 1)
-    found = _Facts(first, array("q"), Chronicle(ledger.bases))
+    found = _Facts(first, array("q"), Chronicle(ledger.slots))
     mono = msgspec.json.Decoder(_Mono)
+    reader.told(ledger.rejected)
     async for batch in _batches(stream, first - 1, bounds.last):
         for message in batch:
             found.stamps.append(message.stamp_ns // 1000)
@@ -197,11 +193,12 @@ async def _steps(history: History, ledger: _Ledger, facts: _Facts, end_us: int) 
     try:
         for message in await cursors.commits.take(last):
             stored = stored_commit(message)
-            control = [
-                (each.stamp_ns // 1000, history.reader.control(each)) for each in await cursors.control.take(stored.chi)
-            ]
-            judged = history.reader.facts(await cursors.facts.take(stored.hi))
-            steps.append(Step(stored, control, [fact for fact, _ in judged]))
+            control, facts_of = await cursors.control.take(stored.chi), await cursors.facts.take(stored.hi)
+            if commit_digest(stored.prev, [*control, *facts_of], stored) != stored.digest:
+                raise ChainBrokenError(f"commit {stored.version}: its digest does not match its inputs and decisions")
+            history.reader.told(stored.rejected)
+            decreed = [(each.stamp_ns // 1000, history.reader.control(each)) for each in control]
+            steps.append(Step(stored, decreed, [fact for fact, _ in history.reader.facts(facts_of)]))
     finally:
         await cursors.close()
     return steps

@@ -69,8 +69,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 class Layout:
     """A scenario on real processes."""
 
-    def __init__(self, scenario: Scenario) -> None:
-        self.scenario = scenario
+    def __init__(self, scenario: Scenario, *, prefix: str = "job") -> None:
+        """`prefix`: of the keys of its requests."""
+        self.scenario, self._prefix = scenario, prefix
         self.places = [self._place(number) for number in range(len(scenario.speeds))]
         self.requests = [self._request(at) for at in range(len(scenario.arrivals))]
         self.faults = [_fault(fault) for fault in scenario.faults]
@@ -108,7 +109,7 @@ class Layout:
         arrival = self.scenario.arrivals[at]
         model = self.places[arrival.node].model(self.scenario.model_of(arrival.node))
         return Request(
-            key=f"job{at}",
+            key=f"{self._prefix}{at}",
             at_s=arrival.at_s / SCALE,
             node=arrival.node,
             model=model.id,
@@ -130,7 +131,7 @@ class Layout:
         """Return how many real seconds each request takes at speed 1, by its key: only engines read it."""
         scenario = self.scenario
         jobs = {
-            f"job{at}": scenario.unit_s[scenario.model_of(a.node)] * a.size * a.noise / SCALE
+            f"{self._prefix}{at}": scenario.unit_s[scenario.model_of(a.node)] * a.size * a.noise / SCALE
             for at, a in enumerate(scenario.arrivals)
         }
         warm = {

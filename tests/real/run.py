@@ -76,13 +76,13 @@ async def run(name: str, seed: int, directory: Path, effort: Effort | None = Non
     layout = Layout(cell.draw(seed))
     effort = effort or Effort()
     async with real_cluster(directory, layout) as cluster:
-        await _warm_up(cluster, effort)
+        await warm_up(cluster, effort)
         await cluster.link()
         if effort.idle:
             await elapsed(layout.idle_s)
         earlier = len(await cluster.parts.events())
-        replies = await _traffic(cluster, gateway=effort.gateway)
-        facts = await _facts_since(cluster, earlier, replies)
+        replies = await traffic(cluster, layout, gateway=effort.gateway)
+        facts = await facts_since(cluster, earlier, replies)
         (directory / "facts.json").write_bytes(msgspec.json.encode(facts))
         (directory / "ledger.json").write_bytes(msgspec.json.encode(await ledger(cluster.parts)))
     return _outcome(name, seed, cluster, replies, facts)
@@ -91,7 +91,7 @@ async def run(name: str, seed: int, directory: Path, effort: Effort | None = Non
 # -- before the run
 
 
-async def _warm_up(cluster: RealCluster, effort: Effort) -> None:
+async def warm_up(cluster: RealCluster, effort: Effort) -> None:
     """Let each node measure its models and, where they share a runtime, how long each takes to load."""
     async with asyncio.TaskGroup() as group:
         for place in cluster.layout.places:
@@ -126,14 +126,14 @@ def _turns(place: Place, samples: int) -> Iterator[tuple[int, int]]:
 # -- the run
 
 
-async def _traffic(cluster: RealCluster, *, gateway: bool) -> list[Reply]:
+async def traffic(cluster: RealCluster, layout: Layout, *, gateway: bool = False) -> list[Reply]:
     """Send every request at its time, let every fault happen at its own, and return a reply for each request."""
     at = cluster.parts.endpoints
-    fronts = [Client(at.gateway if gateway else at.nodes[place.id]) for place in cluster.layout.places]
-    sent = [(fronts[request.node], request) for request in cluster.layout.requests]
+    fronts = [Client(at.gateway if gateway else at.nodes[place.id]) for place in layout.places]
+    sent = [(fronts[request.node], request) for request in layout.requests]
     ready = [(client, request, client.encoded(request)) for client, request in sent]
     began_s = time.monotonic()
-    faults = [asyncio.ensure_future(_strike(cluster, fault, began_s)) for fault in cluster.layout.faults]
+    faults = [asyncio.ensure_future(_strike(cluster, fault, began_s)) for fault in layout.faults]
     try:
         async with asyncio.TaskGroup() as group:
             asked = [group.create_task(_ask_at(*each, began_s)) for each in ready]
@@ -164,7 +164,7 @@ async def _strike(cluster: RealCluster, fault: Fault, began_s: float) -> None:
 # -- after it
 
 
-async def _facts_since(cluster: RealCluster, earlier: int, replies: Sequence[Reply]) -> list[dict[str, object]]:
+async def facts_since(cluster: RealCluster, earlier: int, replies: Sequence[Reply]) -> list[dict[str, object]]:
     """Return the facts of the run once every answered request has its end among them."""
     wanted = sum(reply.status == 200 for reply in replies)
 

@@ -1,4 +1,4 @@
-"""A scenario of the simulator as stored history: every fact with its MAC, every commit with its digest, as streams or a bundle."""
+"""A scenario of the simulator as stored history: every fact with its MAC, every commit with its digest, as streams."""
 
 import msgspec
 

@@ -12,7 +12,7 @@ from services.simulator.whatif.figures import ALL, Figures, happened, mean_of, o
 from services.simulator.whatif.recorded import Recorded
 from services.simulator.whatif.redecide import Redecided, redecide
 from services.simulator.whatif.start import end_of, links_of, served, start_of
-from services.simulator.whatif.times import FitTimes, RecordedTimes, Times
+from services.simulator.whatif.times import FitTimes, RecordedTimes, Times, varies
 
 FITS, RECORDED = "fits", "recorded"
 DRAWS: Final = 9
@@ -85,12 +85,9 @@ def _columns(recorded: Recorded, changes: Changes, draws: int, step: Step) -> Se
     if not any(not one.gone for one in recorded.asked):
         return []
     least = start_of(recorded, Changes())
-    count = _draws(recorded, draws)
-    by_fits = (
-        [FitTimes(least, recorded.asked, draw) for draw in range(1, count + 1)]
-        if count > 1
-        else [FitTimes(least, recorded.asked)]
-    )
+    count = _draws(recorded, draws) if varies(least, recorded.asked) else 1
+    numbers = range(1, count + 1) if count > 1 else (0,)
+    by_fits = [FitTimes(least, recorded.asked, number) for number in numbers]
     return [
         _column(FITS, recorded, changes, by_fits, step),
         _column(RECORDED, recorded, changes, [RecordedTimes(end_of(recorded), recorded.asked, recorded.loads)], step),

@@ -5,7 +5,8 @@ of them is what the producer measured. Nothing is ever measured between the cloc
 """
 
 import statistics
-from collections.abc import Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -65,9 +66,10 @@ class _Gap(NamedTuple):
 class Chronicle:
     """Hears facts in their order."""
 
-    def __init__(self, bases: Mapping[LeaseId, Basis]) -> None:
-        """`bases`: the fact that each lease's first grant cites."""
-        self._wanted = {basis: lease for lease, basis in bases.items()}
+    def __init__(self, decided: Mapping[LeaseId, Sequence[tuple[int, Basis]]]) -> None:
+        """`decided`: the slots of each lease as they were decided, in order, with the facts that the decisions cite."""
+        self._decided = {lease: deque(each) for lease, each in decided.items()}
+        self._cited_us: dict[Basis, int | None] = {basis: None for each in decided.values() for _, basis in each}
         self._shift_us: dict[Life, int] = {}
         self._held: dict[RequestId, Held] = {}
         self._ended: list[_End] = []
@@ -75,12 +77,13 @@ class Chronicle:
         self._ran_as: dict[RequestId, tuple[NodeId, ModelId]] = {}
         self._loads: list[_Load] = []
         self._borrower: dict[NodeId, str] = {}
-        self._cited_us: dict[LeaseId, int] = {}
         self._grants: list[_Gap] = []
-        self._away_us: dict[RequestId, int] = {}
-        self._inside_us: dict[RequestId, int] = {}
+        self._lent_us: dict[RequestId, int] = {}
+        self._accepted_us: dict[RequestId, int] = {}
+        self._away: dict[RequestId, _Gap] = {}
+        """From lent to answered, on the owner's clock ..."""
         self._inside: dict[RequestId, int] = {}
-        self._hops: list[_Gap] = []
+        """... and from accepted to finished, on the helper's; the streams of two producers have no order."""
 
     def hear(self, given: FactInput, mono_us: int) -> None:
         """Take a fact; `mono_us`: its producer's clock, 0 if it did not say."""
@@ -89,9 +92,9 @@ class Chronicle:
         life, moment_us = (given.speaker, given.incarnation), mono_us or given.stamp_us
         ahead_us = given.stamp_us - moment_us
         self._shift_us[life] = min(ahead_us, self._shift_us.get(life, ahead_us))
-        lease = self._wanted.get(Basis(given.speaker, given.incarnation, given.pseq))
-        if lease is not None:
-            self._cited_us[lease] = moment_us
+        basis = Basis(given.speaker, given.incarnation, given.pseq)
+        if basis in self._cited_us:
+            self._cited_us[basis] = moment_us
         self._take(given, life, moment_us)
 
     def _take(self, given: FactInput, life: Life, moment_us: int) -> None:
@@ -105,19 +108,20 @@ class Chronicle:
                 self._held.pop(fact.request, None)
                 self._unserved.append((life, moment_us, tag_of(type(fact)).rpartition(".")[2]))
             case LeaseUpdated():
-                cited_us = self._cited_us.pop(fact.lease, None)
+                cited_us = self._cited(fact)
                 if cited_us is not None:
                     self._grants.append(_Gap(life, moment_us, moment_us - cited_us))
             case Lent():
-                self._away_us[fact.request] = moment_us
+                self._lent_us[fact.request] = moment_us
             case LendAnswered():
-                self._answered(fact, life, moment_us)
+                lent_us = self._lent_us.pop(fact.request, moment_us)
+                self._away[fact.request] = _Gap(life, moment_us, moment_us - lent_us)
             case BorrowAccepted():
-                self._inside_us[fact.request] = moment_us
+                self._accepted_us[fact.request] = moment_us
                 self._ran_as[fact.request] = given.speaker, fact.model
                 self._borrower[given.speaker] = self._queue_of(fact)
             case BorrowFinished():
-                self._inside[fact.request] = moment_us - self._inside_us.pop(fact.request, moment_us)
+                self._inside[fact.request] = moment_us - self._accepted_us.pop(fact.request, moment_us)
             case LoadStarted(cause="own"):
                 self._borrower.pop(given.speaker, None)
             case Loaded():
@@ -127,16 +131,19 @@ class Chronicle:
             case _:
                 pass
 
+    def _cited(self, fact: LeaseUpdated) -> int | None:
+        """Return when the fact was stated that the decision behind `fact` cites; None for a lease that ran out."""
+        decided = self._decided.get(fact.lease, deque())
+        while decided:
+            slots, basis = decided.popleft()
+            if slots == fact.slots:
+                return self._cited_us[basis]
+        return None
+
     def _queue_of(self, fact: BorrowAccepted) -> str:
         """Return the owner's queue of a borrowed request."""
         held = self._held.get(fact.request)
         return f"{fact.owner}/{held.model if held is not None else fact.model}"
-
-    def _answered(self, fact: LendAnswered, life: Life, moment_us: int) -> None:
-        away_us, inside_us = self._away_us.pop(fact.request, None), self._inside.pop(fact.request, None)
-        if away_us is not None and inside_us is not None:
-            # there with the headers, and back with the answer: what is left of the owner's time without the helper's
-            self._hops.append(_Gap(life, moment_us, max(0, moment_us - away_us - inside_us) // 2))
 
     # -- what was read
 
@@ -188,14 +195,20 @@ class Chronicle:
 
     def paths(self, until_us: int) -> Paths:
         """Return the control path as it was before `until_us`; if nothing was measured before, as it was at all."""
-        control, hop = self._taken(self._grants, until_us), self._taken(self._hops, until_us)
+        control, hop = self._taken(self._grants, until_us), self._taken([*self._hops()], until_us)
         return Paths(
             int(statistics.median(control)) if control else CONTROL_US,
             int(statistics.median(hop)) if hop else HOP_US,
             len(control) + len(hop),
         )
 
-    def _taken(self, gaps: Iterable[_Gap], until_us: int) -> list[int]:
+    def _hops(self) -> Iterator[_Gap]:
+        """Yield one way: there with the headers and back with the answer is what the helper's time leaves of the owner's."""
+        for request, away in self._away.items():
+            if request in self._inside:
+                yield away._replace(took_us=max(0, away.took_us - self._inside[request]) // 2)
+
+    def _taken(self, gaps: Sequence[_Gap], until_us: int) -> list[int]:
         known = [(self.moment(life, moment_us), took_us) for life, moment_us, took_us in gaps]
         return [took_us for at_us, took_us in known if at_us < until_us] or [took_us for _, took_us in known]
 

@@ -24,6 +24,8 @@ OWNER_FIT: Final = "the owner's fit, scaled by what was seen of the helper"
 UNPRICED: Final = "recorded, since no fit prices it"
 GUESSED: Final = "the mean of what was recorded, since nothing says"
 
+_LUCK_LEAST: Final = 1e-3
+
 
 class Times(ABC):
     """Says how long things take, and counts on what ground."""
@@ -119,3 +121,9 @@ def spread(fit: Fit) -> list[float]:
         return []
     unit = sum(fit.services_us) / sum(fit.works)
     return [service_us / (work * unit) for service_us, work in zip(fit.services_us, fit.works, strict=True)]
+
+
+def varies(state: State, asked: Sequence[Asked]) -> bool:
+    """Tell whether luck has a part in what the fits say of these requests."""
+    spreads = (spread(state.fits[key]) for key in {one.key for one in asked} if key in state.fits)
+    return any(max(each) - min(each) > _LUCK_LEAST for each in spreads if each)

@@ -1,0 +1,227 @@
+"""What-if against real processes: `python -m tests.real.what_if [--scenarios a,g,n] [--seeds 1000-1002] [--keep DIR]`.
+
+A first burst of a scenario teaches the fits of a cluster of real processes; a second one, drawn with another seed, is predicted
+from its arrivals and the fits at its beginning, and from its recorded service times, and compared with what it took. Prints a
+table; returns 1 if the median error of a scenario is beyond 5 %. A run takes about half a minute.
+"""
+
+import argparse
+import asyncio
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import msgspec
+
+from adapters.keys import load_credentials
+from adapters.log.bundle import load
+from adapters.log.reader import Reader
+from services.cli.what_if_arguments import Moment
+from services.cli.what_if_history import read
+from services.simulator.model.scenario import Scenario
+from services.simulator.whatif.answer import what_if
+from services.simulator.whatif.changes import Changes
+from services.simulator.whatif.figures import Figures
+from tests.real.__main__ import _name, _seeds
+from tests.real.cluster import RealCluster, real_cluster
+from tests.real.compared import drawn
+from tests.real.layout import Layout
+from tests.real.run import Effort, facts_since, traffic, warm_up
+from tests.support.moments import elapsed
+from tests.support.waiting import until
+
+TEACHES = 500
+"""Added to the seed of the burst that is predicted."""
+ALLOWED = 0.05
+_QUIET_S = 5.0
+"""Between the two bursts: leases are over, what was driven out is loaded back."""
+EXPORT = "history.zip"
+
+
+class Taught(Layout):
+    """A scenario whose requests come after those of a lesson, the same scenario drawn otherwise."""
+
+    def __init__(self, scenario: Scenario, lesson: Scenario) -> None:
+        super().__init__(scenario)
+        self.lesson = Layout(lesson, prefix="lesson")
+
+    def times(self) -> dict[str, float]:
+        """Return how long each request of both takes."""
+        return super().times() | self.lesson.times()
+
+
+class Predicted(msgspec.Struct, frozen=True, kw_only=True):
+    """One run. Seconds; drains are those of the scenario's owners."""
+
+    scenario: str
+    seed: int
+    requests: int
+    clients_s: float
+    """As the clients measured it."""
+    measured_s: float
+    """As the owners did."""
+    by_fits_s: float
+    least_s: float
+    most_s: float
+    recorded_s: float
+    alone_s: float
+    """Had nothing been lent, by the recorded times."""
+    mean_s: tuple[float, float, float]
+    """Mean latency: measured, by fits, by recorded times."""
+    control_ms: float
+    hop_ms: float
+    differing: int
+    """Commits that differ though nothing was changed."""
+
+    @property
+    def errors(self) -> tuple[float, float]:
+        """Return the relative error of the drain by fits and by recorded times."""
+        return self.by_fits_s / self.measured_s - 1, self.recorded_s / self.measured_s - 1
+
+
+async def run(name: str, seed: int, directory: Path, effort: Effort | None = None) -> Predicted:
+    """Run the two bursts on real processes, export their history, and predict the second."""
+    layout = Taught(drawn(name, seed), drawn(name, seed + TEACHES))
+    async with real_cluster(directory, layout) as cluster:
+        await warm_up(cluster, effort or Effort())
+        await cluster.link()
+        await facts_since(cluster, len(await cluster.parts.events()), await traffic(cluster, layout.lesson))
+        await until("an end of all leases", lambda: _is_at_rest(cluster), timeout_s=60)
+        await elapsed(_QUIET_S)
+        earlier, since_us = len(await cluster.parts.events()), time.time_ns() // 1000
+        replies = await traffic(cluster, layout)
+        await facts_since(cluster, earlier, replies)
+        told = await cluster.parts.cli("audit", "export", str(directory / EXPORT))
+        assert told.code == 0, told.err
+        assert all(reply.status == 200 for reply in replies), [reply for reply in replies if reply.status != 200]
+    owned = [reply for reply in replies if not reply.native]
+    clients_s = max(reply.ended_s for reply in owned) - min(reply.began_s for reply in owned)
+    return await _predicted(name, seed, directory, since_us, clients_s)
+
+
+async def _is_at_rest(cluster: RealCluster) -> bool:
+    return not (await cluster.parts.state()).get("leases", ())
+
+
+async def _predicted(name: str, seed: int, directory: Path, since_us: int, clients_s: float) -> Predicted:
+    bundle = load(directory / EXPORT)
+    keys = load_credentials(directory / "data" / "keys" / "operator.json")
+    cluster = bundle.header.cluster
+    reader = Reader(cluster, keys.cluster_mac_secret)
+    recorded = await read(bundle.streams, reader, cluster, Moment(at_us=since_us), None, lambda _: None)
+    answer, none = what_if(recorded, Changes()), what_if(recorded, Changes(lends=False), draws=1)
+    fits, by_record = answer.unchanged
+    owners = [key for key in answer.happened if key.partition("/")[0] in _owners(name, seed)]
+    return Predicted(
+        scenario=name,
+        seed=seed,
+        requests=answer.requests,
+        clients_s=clients_s,
+        measured_s=_drain_s(answer.happened, owners),
+        by_fits_s=_drain_s(fits.figures, owners),
+        least_s=fits.drain_s[0],
+        most_s=fits.drain_s[1],
+        recorded_s=_drain_s(by_record.figures, owners),
+        alone_s=_drain_s(none.changed[1].figures, owners),
+        mean_s=(
+            _mean_s(answer.happened, owners),
+            _mean_s(fits.figures, owners),
+            _mean_s(by_record.figures, owners),
+        ),
+        control_ms=recorded.paths.control_us / 1000,
+        hop_ms=recorded.paths.hop_us / 1000,
+        differing=answer.redecided.differing,
+    )
+
+
+def _drain_s(figures: dict[str, Figures], owners: list[str]) -> float:
+    return max(figures[key].drain_s for key in owners)
+
+
+def _mean_s(figures: dict[str, Figures], owners: list[str]) -> float:
+    return statistics.fmean(figures[key].mean_s for key in owners)
+
+
+def _owners(name: str, seed: int) -> set[str]:
+    return {f"n{owner:02d}" for owner in drawn(name, seed).owners}
+
+
+def main() -> int:
+    """Run by the command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.real.what_if", description=__doc__)
+    parser.add_argument("--scenarios", default="a,g,n", help="letters of the drain suite, or whole names")
+    parser.add_argument("--seeds", default="1000-1002")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--keep", type=Path, help="keep each run's data and exported history below this folder")
+    options = parser.parse_args()
+    runs = [
+        _one(_name(short), seed, options.keep)
+        for short in options.scenarios.split(",")
+        for seed in _seeds(options.seeds)
+    ]
+    print(table(runs))
+    if options.json is not None:
+        options.json.write_bytes(msgspec.json.format(msgspec.json.encode(runs)))
+    return 1 if any(abs(error) > ALLOWED for error in _medians(runs).values()) else 0
+
+
+def _one(name: str, seed: int, keep: Path | None) -> Predicted:
+    with tempfile.TemporaryDirectory(prefix="leaseway-what-if-") as folder:
+        directory = Path(folder) if keep is None else keep / f"{name}-{seed}"
+        if keep is not None:
+            shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(parents=True, exist_ok=True)
+        predicted = asyncio.run(run(name, seed, directory))
+    print(table([predicted]), file=sys.stderr, flush=True)
+    return predicted
+
+
+def _medians(runs: list[Predicted]) -> dict[str, float]:
+    """Return the median error of the drain by fits, by scenario."""
+    return {
+        name: statistics.median(run.errors[0] for run in runs if run.scenario == name)
+        for name in dict.fromkeys(run.scenario for run in runs)
+    }
+
+
+def table(runs: list[Predicted]) -> str:
+    """Return the comparison for people."""
+    head = (
+        "scenario",
+        "seed",
+        "measured s",
+        "by fits s",
+        "error",
+        "draws",
+        "recorded s",
+        "error",
+        "alone s",
+        "control ms",
+        "hop ms",
+    )
+    rows = [head, *(_row(run) for run in runs)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+    return "\n".join("  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in rows)
+
+
+def _row(run: Predicted) -> tuple[str, ...]:
+    return (
+        run.scenario,
+        str(run.seed),
+        f"{run.measured_s:.3f}",
+        f"{run.by_fits_s:.3f}",
+        f"{run.errors[0]:+.1%}",
+        f"{run.least_s:.2f}-{run.most_s:.2f}",
+        f"{run.recorded_s:.3f}",
+        f"{run.errors[1]:+.1%}",
+        f"{run.alone_s:.2f}",
+        f"{run.control_ms:.1f}",
+        f"{run.hop_ms:.2f}",
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
