@@ -271,7 +271,10 @@ def _add_services(add: Add) -> None:
         service.add_argument(
             "--port", type=number(0, 65535), metavar="PORT", help="port to listen at; 0 takes a free one"
         )
-        service.add_argument("--bus", metavar="URL", help="the NATS server")
+        service.add_argument("--bus", metavar="URL", help="the NATS server, or several, comma-separated")
+        service.add_argument(
+            "--credentials", metavar="FILE", help="its key (default: DIR/keys/<name>.json; `leaseway provision` makes it)"
+        )
         service.add_argument("--supervised", action="store_true", help=argparse.SUPPRESS)
         if name == "node":
             service.add_argument("--node", default="", metavar="ID", help="which of [[nodes]] this process is")

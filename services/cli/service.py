@@ -30,7 +30,12 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _overrides(parsed: argparse.Namespace) -> dict[str, object]:
-    said = {"http.host": parsed.host, "http.port": parsed.port, "bus.url": parsed.bus}
+    said = {
+        "http.host": parsed.host,
+        "http.port": parsed.port,
+        "bus.url": parsed.bus,
+        "bus.credentials": parsed.credentials,
+    }
     return {key: value for key, value in said.items() if value is not None}
 
 
