@@ -17,7 +17,7 @@ underestimate both drains, the second make an unlucky run of the helper its pric
 price. Text is measured in estimated tokens: there works within a factor of 2 of each other are the same.
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
@@ -99,6 +99,35 @@ class Price(msgspec.Struct, frozen=True, gc=False):
     """How many runs of this very model are behind it."""
 
 
+class _Sums(msgspec.Struct):
+    """What a summary needs of all samples, carried on from one sample to the next beside the state."""
+
+    work: int
+    served_us: int
+    logs: int
+    ordered: list[int]
+    """The logs, sorted."""
+
+    @staticmethod
+    def of(works: Sequence[int], services_us: Sequence[int], logs: Sequence[int]) -> "_Sums":
+        """Sum up from the beginning."""
+        return _Sums(sum(works), sum(services_us), sum(logs), sorted(logs))
+
+    def add(self, work: int, service_us: int, log: int) -> None:
+        """Take one more."""
+        self.work += work
+        self.served_us += service_us
+        self.logs += log
+        insort(self.ordered, log)
+
+    def remove(self, work: int, service_us: int, log: int) -> None:
+        """Take one out that is in."""
+        self.work -= work
+        self.served_us -= service_us
+        self.logs -= log
+        del self.ordered[bisect_left(self.ordered, log)]
+
+
 class Fit(msgspec.Struct, dict=True):
     """The newest samples of one (node, model), oldest first but for the turn of the ring at `next`; plain integers."""
 
@@ -120,8 +149,14 @@ class Fit(msgspec.Struct, dict=True):
             return
         service_us = min(service_us, COST_US_MAX)
         log = fixed.ln_q32(service_us, work)
+        sums: _Sums | None = self.__dict__.get("sums")
+        if sums is not None:
+            self.__dict__.pop("summed", None)
+            sums.add(work, service_us, log)
         if len(self.works) == WINDOW:
             at = self.next
+            if sums is not None:
+                sums.remove(self.works[at], self.services_us[at], self.logs[at])
             self.works[at], self.services_us[at], self.logs[at], self.at_us[at] = work, service_us, log, now_us
             self.next = (at + 1) % WINDOW
         else:
@@ -129,7 +164,6 @@ class Fit(msgspec.Struct, dict=True):
             self.services_us.append(service_us)
             self.logs.append(log)
             self.at_us.append(now_us)
-        self.__dict__.clear()
 
     def summary(self) -> Measured:
         """Return what all samples say; there is one at least.
@@ -139,7 +173,10 @@ class Fit(msgspec.Struct, dict=True):
         """
         known: Measured | None = self.__dict__.get("summed")
         if known is None:
-            known = self.__dict__["summed"] = _measure(self.works, self.services_us, self.logs)
+            sums: _Sums | None = self.__dict__.get("sums")
+            if sums is None:
+                sums = self.__dict__["sums"] = _Sums.of(self.works, self.services_us, self.logs)
+            known = self.__dict__["summed"] = _measure(self.works, self.services_us, self.logs, sums)
         return known
 
     def learn_load(self, load_us: int, now_us: int) -> None:
@@ -215,15 +252,13 @@ def _switched(own: Measured | None, theirs: Measured | None, rules: FitRules) ->
 
 @lru_cache(maxsize=1024)  # the same rest of a window is asked for until the next sample expires
 def _measure_rest(works: tuple[int, ...], services_us: tuple[int, ...], logs: tuple[int, ...]) -> Measured:
-    return _measure(works, services_us, logs)
+    return _measure(works, services_us, logs, _Sums.of(works, services_us, logs))
 
 
-def _measure(works: Sequence[int], services_us: Sequence[int], logs: Sequence[int]) -> Measured:
-    """Return what these samples say; there is at least one."""
-    ordered = sorted(logs)
-    count, total, served_us = len(logs), sum(works), sum(services_us)
+def _measure(works: Sequence[int], services_us: Sequence[int], logs: Sequence[int], sums: _Sums) -> Measured:
+    """Return what these samples say; there is at least one. `sums`: theirs."""
+    ordered, count, total, served_us, summed = sums.ordered, len(logs), sums.work, sums.served_us, sums.logs
     level = plain = fixed.ln_q32(served_us, total)
-    summed = sum(logs)
     low, high = _bounds(ordered)
     if ordered[0] < low or ordered[-1] > high:  # else the clip changes nothing
         below, above = bisect_left(ordered, low), bisect_right(ordered, high)
@@ -242,8 +277,35 @@ def _bounds(ordered: Sequence[int]) -> tuple[int, int]:
     if len(ordered) < CLIP_FROM:
         return ordered[0], ordered[-1]
     middle = _median(ordered)
-    reach = _median(sorted([abs(log - middle) for log in ordered])) * _CLIP_NUM // _CLIP_DEN + _CLIP_LEAST
+    reach = _middle_distance(ordered, middle) * _CLIP_NUM // _CLIP_DEN + _CLIP_LEAST
     return middle - reach, middle + reach
+
+
+def _middle_distance(ordered: Sequence[int], middle: int) -> int:
+    """Return the median of the distances from `middle`."""
+    half = len(ordered) // 2
+    if len(ordered) % 2:
+        return _nearest(ordered, middle, half + 1)
+    return (_nearest(ordered, middle, half) + _nearest(ordered, middle, half + 1)) // 2
+
+
+def _nearest(ordered: Sequence[int], middle: int, count: int) -> int:
+    """Return the largest distance of the `count` nearest to `middle`, which lies among them.
+
+    They stand side by side. The further on such a run begins, the nearer is its first and the further its last: the best run is
+    the first whose last is the further one, or the one before it.
+    """
+    low, high = 0, len(ordered) - count
+    while low < high:
+        at = (low + high) // 2
+        if ordered[at] + ordered[at + count - 1] < 2 * middle:
+            low = at + 1
+        else:
+            high = at
+    best = max(middle - ordered[low], ordered[low + count - 1] - middle)
+    if low:
+        best = min(best, max(middle - ordered[low - 1], ordered[low + count - 2] - middle))
+    return best
 
 
 def _median(ordered: Sequence[int]) -> int:
