@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import msgspec
 
+from adapters.headers import encode_headers
 from adapters.log.chains import ProducerChains
 from adapters.log.reader import Reader
 from domain.errors import ChainBrokenError, FactsLostError, HistoryError, HistoryGapError
@@ -238,6 +239,21 @@ def stored_commit(message: StoredMessage) -> Commit:
     if stored.version != message.seq:
         raise ChainBrokenError(f"ledger message {message.seq}: holds version {stored.version}")
     return stored
+
+
+def check_frame(message: StoredMessage, stored: Commit) -> None:
+    """Check what is around a commit in the ledger, which its digest does not cover: subject and headers follow from it.
+
+    Raises:
+        ChainBrokenError: they are not those under which it was appended.
+    """
+    parts = message.subject.split(".")
+    if len(parts) != 3 or parts[0] != "lw" or parts[2] != "ledger":
+        raise ChainBrokenError(f"ledger message {message.seq}: stands under subject {message.subject!r}")
+    name = f"{stored.version}-{stored.digest}"
+    headers = encode_headers(None, message_id=name, expected_last=stored.version - 1)
+    if message.headers not in {b"", headers}:
+        raise ChainBrokenError(f"ledger message {message.seq}: its headers are not those of commit {name}")
 
 
 async def last_commit(ledger: Stream) -> Commit | None:

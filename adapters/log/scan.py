@@ -11,7 +11,7 @@ from typing import Final, cast
 import msgspec
 
 from adapters.log.checkpoints import Kept, check_agrees, tail_digest
-from adapters.log.history import Cursors, Streams, stored_commit
+from adapters.log.history import Cursors, Streams, check_frame, stored_commit
 from domain.errors import ChainBrokenError, FactsLostError, HistoryError, HistoryGapError
 from domain.events.commit import Commit, commit_digest
 from domain.master.step import Position, after, check_chain
@@ -55,26 +55,38 @@ async def scan(
     signed: dict[int, list[Kept]] = {}
     for kept in checkpoints:
         signed.setdefault(kept.checkpoint.version, []).append(kept)
-    _check_reach(checkpoints, head)
+    await check_end(streams, head, checkpoints)
     events = await streams.events.bounds()
     begins = _Begins(streams, events.first, ages)
     await begins.check_whole()
     for kept in checkpoints:
         if kept.checkpoint.version < first.version - 1:
             begins.check_gone(streams.ledger, first.version - 1, kept.checkpoint.at_us * 1000)
-    found = await _scan_commits(streams, first, head, signed, begins)
-    for kept in signed.get(head.version, ())[-1:]:
-        await _check_tail(streams, kept)
-    return found
+    return await _scan_commits(streams, first, head, signed, begins)
 
 
-def _check_reach(checkpoints: Sequence[Kept], head: Commit) -> None:
-    newest = max(checkpoints, key=lambda kept: kept.checkpoint.version, default=None)
-    if newest is not None and newest.checkpoint.version > head.version:
+async def check_end(streams: Streams, head: Commit, checkpoints: Sequence[Kept]) -> None:
+    """Check that neither the ledger nor what no commit has folded yet ends before what was signed.
+
+    Raises:
+        HistoryError: the ledger does.
+        FactsLostError: facts or control events that a checkpoint has seen are gone, or are others.
+    """
+    newest = max(
+        checkpoints,
+        key=lambda kept: (kept.checkpoint.generation, kept.checkpoint.version, kept.checkpoint.tail_hi),
+        default=None,
+    )
+    if newest is None:
+        return
+    signed = newest.checkpoint
+    if (signed.generation, signed.version) > (head.generation, head.version):
         raise HistoryError(
-            f"ledger: it ends at version {head.version}, but a checkpoint in {newest.source} was signed for version "
-            f"{newest.checkpoint.version} of generation {newest.checkpoint.generation}"
+            f"ledger: it ends at version {head.version} of generation {head.generation}, but a checkpoint in "
+            f"{newest.source} was signed for version {signed.version} of generation {signed.generation}"
         )
+    if (signed.generation, signed.version) == (head.generation, head.version):
+        await _check_tail(streams, newest)
 
 
 class _Begins:
@@ -113,6 +125,7 @@ async def _scan_commits(
             async for batch in read:
                 for message in batch:
                     stored = stored_commit(message)
+                    check_frame(message, stored)
                     check_chain(position, stored)
                     for kept in signed.get(stored.version, ()):
                         check_agrees(kept, stored)

@@ -12,6 +12,7 @@ from adapters.log.history import (
     Cursors,
     History,
     Streams,
+    check_frame,
     check_inputs,
     first_of_generation,
     last_commit,
@@ -19,6 +20,7 @@ from adapters.log.history import (
 )
 from adapters.log.reader import Reader
 from adapters.log.report import Difference, Report
+from adapters.log.scan import check_end
 from adapters.log.snapshots import content_digest
 from domain.errors import HistoryError, HistoryGapError, ReplayDiffersError, UnknownPolicyError
 from domain.events.commit import Commit, commit_digest
@@ -88,6 +90,8 @@ async def verify_part(
             return report, chains
         history.chains = chains
         signed = compared(asked.checkpoints, report)
+        if not asked.last:
+            await check_end(history.streams, head, asked.checkpoints)
         await _replay_all(history, head, report, progress, signed)
         if asked.with_state:
             report.state = state_digest(history)
@@ -162,6 +166,7 @@ async def _replay_all(
             async for batch in commits:
                 for message in batch:
                     stored = stored_commit(message)
+                    check_frame(message, stored)
                     await _replay_one(history, stored, cursors, report)
                     report.count(stored, message.stamp_ns)
                     signed(stored)

@@ -164,7 +164,9 @@ class ArchivedStream:
             async with self._session.get(f"{self._url}/admin/v1/archive", params=query) as answer:
                 said: dict[str, Any] = msgspec.json.decode(await answer.read())
         except (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError) as error:
-            raise UnreachableError(f"projector {self._url}: cannot be read: {str(error) or type(error).__name__}") from None
+            raise UnreachableError(
+                f"projector {self._url}: cannot be read: {str(error) or type(error).__name__}"
+            ) from None
         if answer.status != 200:
             why = said.get("error", {}).get("message", answer.status)
             raise UnreachableError(f"projector {self._url}: has no archive to read now: {why}")

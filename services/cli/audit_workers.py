@@ -6,8 +6,9 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
 from adapters.log.chains import ProducerChains
-from adapters.log.history import History
+from adapters.log.history import History, check_inputs, last_commit
 from adapters.log.report import Difference, Report
+from adapters.log.scan import check_end
 from adapters.log.segments import PARTS_PER_WORKER, Plan, Segment, join, plan, segments
 from adapters.log.verify import Part, verify_part
 from domain.errors import HistoryError, HistoryGapError
@@ -27,6 +28,8 @@ async def verified(
     planned = await plan(place.streams, place.find, asked)
     if workers > 1:
         report, chains = await _in_processes(source, place, planned, workers, fold_max, progress)
+        if report.clean and not asked.last:
+            await _check_end(place, asked, report)
     else:
         history = History(place.streams, source.reader(), fold_max=fold_max)
         report, chains = await verify_part(history, planned.part, progress)
@@ -34,6 +37,17 @@ async def verified(
     if planned.unchecked:
         report.unchecked.append(planned.unchecked)
     return report
+
+
+async def _check_end(place: Opened, asked: Part, report: Report) -> None:
+    """Check the end of the history, which no part knows to be the end."""
+    try:
+        head = await last_commit(place.streams.ledger)
+        if head is not None:
+            await check_inputs(place.streams, head)
+            await check_end(place.streams, head, asked.checkpoints)
+    except HistoryError as error:
+        report.differences.append(Difference(report.last_version, "checkpoint", str(error)))
 
 
 async def _in_processes(
