@@ -12,7 +12,7 @@ from services.simulator.model.parts import Job
 from services.simulator.product.names import BEGIN_US, request_number, request_of, seconds, us
 
 if TYPE_CHECKING:
-    from services.simulator.model.scenario import Scenario
+    from services.simulator.model.scenario import Arrival, Scenario
     from services.simulator.product.cluster import Cluster
     from services.simulator.product.node import VirtualNode
 
@@ -25,17 +25,27 @@ class Clients:
     """Every request of the scenario."""
 
     def __init__(self, cluster: "Cluster", scenario: "Scenario") -> None:
-        self._cluster = cluster
-        self.jobs = [
-            Job(number, a.node, scenario.model_of(a.node), a.at_s, a.size, a.noise, a.native)
-            for number, a in enumerate(scenario.arrivals)
-        ]
+        self._cluster, self._scenario = cluster, scenario
+        self.jobs: list[Job] = []
         self.done = 0
         self.failed = 0
         """Answers with an error; each was asked again."""
         self._open: dict[int, set[int]] = {node: set() for node in range(len(scenario.speeds))}
-        for job in self.jobs:
-            cluster.time.at(BEGIN_US + us(job.arrived_s), self._ask, job)
+        for arrival in scenario.arrivals:
+            self.expect(arrival)
+
+    def expect(self, arrival: "Arrival") -> Job:
+        """Let a request come at its time; return its job."""
+        model = self._scenario.model_of(arrival.node)
+        job = Job(len(self.jobs), arrival.node, model, arrival.at_s, arrival.size, arrival.noise, arrival.native)
+        self.jobs.append(job)
+        self._cluster.time.at(BEGIN_US + us(job.arrived_s), self._ask, job)
+        return job
+
+    @property
+    def waiting(self) -> int:
+        """How many requests were submitted and have not ended."""
+        return sum(len(numbers) for numbers in self._open.values())
 
     def job(self, request: RequestId) -> Job:
         """Return the job of a request."""
@@ -57,6 +67,10 @@ class Clients:
         new = NewRequest(request=request, work=work, est_tokens=max(1, work // _TOKEN))
         runtime = node.runtimes[self._cluster.model_of(job)]
         self._cluster.do(node, runtime.submit(new, self._cluster.time.now_us))
+
+    def forget(self, job: Job) -> None:
+        """Let the client of a request go away: it asks no more."""
+        self._open[job.owner].discard(job.number)
 
     def refused(self, request: RequestId) -> None:
         """Hear an error, and ask again a little later."""

@@ -24,6 +24,10 @@ class Timeline:
         """Call `what` after `delay_us`."""
         self.at(self.now_us + delay_us, what, *arguments)
 
+    def due_us(self) -> int | None:
+        """Return when the next thing happens; None if nothing will."""
+        return self._events[0][0] if self._events else None
+
     def step(self) -> bool:
         """Let the next thing happen; tell whether there was one."""
         if not self._events:

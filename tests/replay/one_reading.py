@@ -1,0 +1,162 @@
+"""Decides a kept history again under this very interpreter: the part of `tests.replay.everywhere` that runs in each of them.
+
+It needs what `adapters.log` needs and nothing else. One JSON line a reading goes to standard output.
+"""
+
+import asyncio
+import hashlib
+import locale
+import platform
+import sys
+import time
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from adapters.keys import load_credentials
+from adapters.log import bundle
+from adapters.log.history import Cursors, History, Streams, stored_commit
+from adapters.log.reader import Reader
+from domain.errors import HistoryError, HistoryGapError
+from domain.events.commit import Commit
+from domain.master.step import after, check_chain
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What to read, and in which ways."""
+
+    history: str
+    key: str
+    snapshots: tuple[str, ...] = ()
+    since: int = 0
+    """Version of the first snapshot: what is made after it is compared between all ways of reading."""
+    batches: tuple[int, ...] = ()
+    """Most facts folded at once; 0 for all of a commit's range."""
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """What one reading gave."""
+
+    python: str
+    way: str
+    commits: int
+    events: int
+    digest: str
+    """blake2b over the digests of all commits after version `since`, as they were made again."""
+    whole: str
+    """The same over all commits that were made."""
+    state: str
+    """blake2b of the state at the end."""
+    cpu_s: float
+    wrong: str = ""
+    """The first difference."""
+
+
+class Remade:
+    """Collects what was made again."""
+
+    def __init__(self, since: int = 0) -> None:
+        self.commits = self.events = 0
+        self._since = since
+        self._whole, self._after = hashlib.blake2b(digest_size=16), hashlib.blake2b(digest_size=16)
+
+    async def along(self, history: History, upto: int) -> None:
+        """Decide every commit again from where `history` is up to a version."""
+        cursors = Cursors(history.streams, history.position)
+        async for batch in history.streams.ledger.read(after=history.position.version, until=upto):
+            for message in batch:
+                stored = stored_commit(message)
+                if not await history.began_anew(stored, cursors):
+                    check_chain(history.position, stored)
+                    span = await history.fold(stored, cursors)
+                    again = history.rules.replay(history.state, history.position, stored, span)
+                    self._note(again)
+                    history.position = after(stored)
+                self.commits += 1
+                self.events += stored.hi - stored.lo
+        await cursors.close()
+
+    def _note(self, again: Commit) -> None:
+        said = f"{again.version} {again.digest};".encode()
+        self._whole.update(said)
+        if again.version > self._since:
+            self._after.update(said)
+
+    @property
+    def digests(self) -> tuple[str, str]:
+        """Return the digest over what was made after `since`, and over all that was made."""
+        return self._after.hexdigest(), self._whole.hexdigest()
+
+
+async def from_zero(streams: Streams, reader: Reader, batch: int, since: int) -> tuple[Remade, str]:
+    """Decide the whole history again, folding so many facts at once."""
+    history = History(streams, reader, fold_max=batch or 1 << 30)
+    remade = Remade(since)
+    await remade.along(history, (await streams.ledger.bounds()).last)
+    return remade, digest_of(history)
+
+
+async def from_snapshots(streams: Streams, reader: Reader, paths: Sequence[str]) -> tuple[Remade, str]:
+    """Decide again from every snapshot up to the next one, whose digest stands in its commit; from the last to the end."""
+    last = (await streams.ledger.bounds()).last
+    versions = [int(Path(path).name.partition("-")[0]) for path in paths]
+    remade, state = Remade(), ""
+    for path, version, following in zip(paths, versions, [*versions[1:], last], strict=True):
+        history = History(streams, reader)
+        message = await streams.ledger.get(version)
+        content = Path(path).read_bytes()
+        if message is None or not history.restore(content, stored_commit(message)):
+            raise HistoryError(f"snapshot of version {version}: no commit vouches for its bytes")
+        await remade.along(history, following)
+        state = digest_of(history)
+    return remade, state
+
+
+def digest_of(history: History) -> str:
+    """Return the digest of the state."""
+    return hashlib.blake2b(history.rules.encode_state(history.state), digest_size=16).hexdigest()
+
+
+def main() -> None:
+    """Read as asked on standard input."""
+    with suppress(locale.Error):
+        locale.setlocale(locale.LC_ALL, "")
+    asked = msgspec.json.decode(sys.stdin.buffer.read(), type=Asked)
+    kept = bundle.load(Path(asked.history))
+    reader = Reader(kept.header.cluster, load_credentials(Path(asked.key)).cluster_mac_secret)
+    for batch in asked.batches:
+        tell(
+            "all at once" if not batch else f"in batches of {batch}",
+            from_zero(kept.streams, reader, batch, asked.since),
+        )
+    if asked.snapshots:
+        tell(f"from {len(asked.snapshots)} snapshots", from_snapshots(kept.streams, reader, asked.snapshots))
+
+
+def tell(way: str, reading: Coroutine[Any, Any, tuple[Remade, str]]) -> None:
+    """Read one way and print what came of it."""
+    began_s = time.process_time()
+    remade, state, wrong = Remade(), "", ""
+    try:
+        remade, state = asyncio.run(reading)
+    except (HistoryError, HistoryGapError) as error:
+        wrong = str(error)
+    told = Told(
+        python=platform.python_version(),
+        way=way,
+        commits=remade.commits,
+        events=remade.events,
+        digest=remade.digests[0],
+        whole=remade.digests[1],
+        state=state,
+        cpu_s=time.process_time() - began_s,
+        wrong=wrong,
+    )
+    print(msgspec.json.encode(told).decode(), flush=True)
+
+
+if __name__ == "__main__":
+    main()
