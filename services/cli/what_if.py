@@ -30,7 +30,7 @@ from services.simulator.whatif.answer import Answer, what_if
 from services.simulator.whatif.changes import FLAGS, NONE, Changes
 from services.simulator.whatif.recorded import Recorded
 
-_PIPED_WIDTH = 160
+_PIPED_WIDTH = 130
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -139,7 +139,7 @@ def _print(answer: Answer) -> None:
     console = Console(highlight=False, width=None if sys.stdout.isatty() else _PIPED_WIDTH)
 
     def say(text: str) -> None:
-        console.print(text, markup=False, soft_wrap=True)
+        console.print(text, markup=False)
 
     say(report.heading(answer))
     say("")

@@ -13,7 +13,7 @@ from domain.events import LinkAdded
 from domain.ids import ModelId, NodeId
 from services.cli.what_if_arguments import Moment
 from services.cli.what_if_history import read
-from services.simulator.model.scenario import Arrival, Scenario
+from services.simulator.model.scenario import Arrival
 from services.simulator.product.names import link_of
 from services.simulator.whatif.answer import FITS, RECORDED, Answer, what_if
 from services.simulator.whatif.changes import Changes
@@ -23,20 +23,14 @@ from services.simulator.whatif.redecide import redecide
 from services.simulator.whatif.report import rows, what_if_report
 from services.simulator.whatif.times import SCALED
 from tests.support.history import CLUSTER, SECRET, START_NS
-from tests.support.stored_scenario import burst, stored
+from tests.support.stored_scenario import GAP_S, burst, stored, twice
 
-GAP_S = 100.0
 NEIGHBOUR, FASTER = link_of(0, 1, 0), link_of(0, 2, 0)
 BEFORE = Moment(at_us=START_NS // 1000 - 10_000_000)
 
 
 def recorded(streams: Streams, since: Moment | None = BEFORE, until: Moment | None = None) -> Recorded:
     return asyncio.run(read(streams, Reader(CLUSTER, SECRET), CLUSTER, since, until, lambda _: None))
-
-
-def twice(scenario: Scenario) -> Scenario:
-    later = tuple(arrival._replace(at_s=GAP_S) for arrival in scenario.arrivals)
-    return dataclasses.replace(scenario, arrivals=(*scenario.arrivals, *later))
 
 
 @pytest.fixture(scope="module")

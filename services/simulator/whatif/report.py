@@ -104,6 +104,7 @@ def sentence(answer: Answer) -> str:
     parts = (
         f"{name} {getattr(after, field):,.1f} s instead of {getattr(before, field):,.1f} s{_relative(before, after, field)}"
         for name, field in (("drain", "drain_s"), ("mean", "mean_s"), ("p99", "p99_s"), ("loading", "load_s"))
+        if getattr(before, field) or getattr(after, field)
     )
     return f"by recorded times, changed against as it was: {', '.join(parts)}"
 

@@ -15,6 +15,7 @@ from domain.events.decision import Verdict
 from domain.ids import LinkId
 
 _US = 1_000_000
+_WHOLE_FROM = 100
 
 
 def told(decision: Decision, others: Sequence[Decision], names: Mapping[LinkId, str]) -> Iterator[str]:
@@ -24,7 +25,7 @@ def told(decision: Decision, others: Sequence[Decision], names: Mapping[LinkId, 
             yield from _plan(decision, _same_plan(decision, others))
         case LeaseGranted() | LeaseChanged():
             kind = "granted" if isinstance(decision, LeaseGranted) else "changed"
-            gain = f", saves {decision.gain_us / _US:.3g} s of waiting" if decision.gain_us else ""
+            gain = f", saves {_s(decision.gain_us)} of waiting" if decision.gain_us else ""
             slots = f"{decision.slots} slot{'' if decision.slots == 1 else 's'}"
             yield f"{names.get(decision.link, decision.link)}: {kind} {slots}{gain} ({decision.reason})"
         case LeaseCleared():
@@ -46,7 +47,7 @@ def _same_plan(plan: OwnerPlanned, others: Sequence[Decision]) -> OwnerPlanned |
 def _plan(plan: OwnerPlanned, other: OwnerPlanned | None) -> Iterator[str]:
     known = other.verdicts if other is not None else ()
     verdicts = [verdict for verdict in plan.verdicts if verdict not in known]
-    alone = f", alone done in {plan.drain_us / _US:.3g} s" if plan.drain_us >= 0 else ""
+    alone = f", alone done in {_s(plan.drain_us)}" if plan.drain_us >= 0 else ""
     yield f"plan of {plan.owner}/{plan.model} ({plan.trigger}): {plan.held} held{alone}" + (
         "" if plan.verdicts else "; no candidate"
     )
@@ -56,6 +57,11 @@ def _plan(plan: OwnerPlanned, other: OwnerPlanned | None) -> Iterator[str]:
 def _verdict(verdict: Verdict) -> str:
     what = " ".join(filter(None, (verdict.outcome, verdict.code)))
     slots = f", {verdict.slots} slot{'' if verdict.slots == 1 else 's'}" if verdict.slots else ""
-    gain = f", saves {verdict.gain_us / _US:.3g} s of waiting" if verdict.gain_us else ""
-    answer = f", first answer in {verdict.first_answer_us / _US:.3g} s" if verdict.first_answer_us else ""
+    gain = f", saves {_s(verdict.gain_us)} of waiting" if verdict.gain_us else ""
+    answer = f", first answer in {_s(verdict.first_answer_us)}" if verdict.first_answer_us else ""
     return f"{verdict.helper}: {what}{slots}{gain}{answer}"
+
+
+def _s(us: int) -> str:
+    seconds = us / _US
+    return f"{seconds:,.0f} s" if abs(seconds) >= _WHOLE_FROM else f"{seconds:.3g} s"
