@@ -249,15 +249,16 @@ def _saved(began: Committed, plan: PlanSeen | None, ends: Sequence[Said]) -> tup
     """
     if plan is None or plan.drain_us < 0 or plan.owner_job_us <= 0:
         return 0, 0
-    arrived: list[tuple[int, int]] = []
+    open_then: list[tuple[int, int]] = []
     for each in ends:
         if isinstance(each.fact, TERMINAL) and each.fact.model == plan.model and each.who == plan.owner:
-            since_ns = each.at_ns - (each.fact.wait_us + each.fact.service_us) * 1000
-            # what was in service already was not held
-            if since_ns <= began.at_ns < each.at_ns - each.fact.service_us * 1000:
-                arrived.append((since_ns, each.at_ns))
-    held = sorted(arrived)[-plan.held :] if plan.held else []
-    if len(held) < plan.held or not all(isinstance(each.fact, Finished) for each in ends if each.who == plan.owner):
+            if not isinstance(each.fact, Finished):
+                return 0, 0
+            open_then.append((each.at_ns - (each.fact.wait_us + each.fact.service_us) * 1000, each.at_ns))
+    # those in the engine and those lent already came first, those that the plan did not know yet came last
+    first = plan.in_engine + plan.out
+    held = sorted(open_then)[first : first + plan.held]
+    if len(held) < plan.held:
         return 0, 0
     free_us = plan.drain_us - plan.owner_job_us * plan.held
     alone_us = free_us * plan.held + plan.owner_job_us * plan.held * (plan.held + 1) // 2

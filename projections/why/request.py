@@ -369,7 +369,8 @@ def _headline(about: _About, state: str, compared: Compared) -> str:
     lent = about.lent.fact
     served = isinstance(ended, TERMINAL) and ended.helper == lent.helper
     where = f"lent to {lent.helper}" if served or ended is None else f"lent to {lent.helper} and served by its owner"
-    why = f" since {about.lease.sentence[:1].lower()}{about.lease.sentence[1:].rstrip('.')}" if about.lease else ""
+    reason = about.lease.sentence.partition(";")[0].rstrip(".") if about.lease is not None else ""
+    why = f" since {reason[:1].lower()}{reason[1:]}" if reason else ""
     if compared.measured_finish_us < 0 or compared.home_finish_us < 0:
         return f"{beginning}: {where}{why}"
     home = f"at home it would have been done after {duration(compared.home_finish_us)} (predicted)"

@@ -234,6 +234,12 @@ def test_a_lease_tells_its_grant_its_renewals_what_was_lent_and_its_end():
     assert (made.gain.gain_us, made.gain.measured_job_us) == (lease.gain_us, HELPER_US)
 
 
+def came_later(said: Said) -> Said:
+    """Return an end of a request that came after the others."""
+    assert isinstance(said.fact, Finished)
+    return msgspec.structs.replace(said, fact=msgspec.structs.replace(said.fact, wait_us=said.fact.wait_us - 1000))
+
+
 def test_the_gain_of_a_lease_is_held_against_when_its_queue_was_done():
     story, lease = lent_story(requests=4)
     ends = facts_of(story.recorder, "queue.finished")
@@ -245,7 +251,8 @@ def test_the_gain_of_a_lease_is_held_against_when_its_queue_was_done():
             ends[0], who="a", pseq=after_us, seq=10_000, fact=fact, at_ns=at_ns + after_us * 1000
         )
 
-    found = [end("req_2", 1_000_000), end("req_3", 2_000_000)]
+    inside = [end("req_0", 400_000), end("req_1", 800_000)]
+    found = [*inside, end("req_2", 1_000_000), end("req_3", 2_000_000), came_later(end("req_4", 2_500_000))]
     made = lease_story(lease.lease, commits_of(story), [], found)
     assert made is not None
     assert made.plan is not None
@@ -253,7 +260,7 @@ def test_the_gain_of_a_lease_is_held_against_when_its_queue_was_done():
     assert plan.held == 2
     alone_us = (plan.drain_us - plan.owner_job_us) + plan.drain_us  # when the owner alone ends the two of them
     assert (made.gain.measured_gain_us, made.gain.measured_over) == (alone_us - 3_000_000, 2)
-    unknown = lease_story(lease.lease, commits_of(story), [], found[:1])
+    unknown = lease_story(lease.lease, commits_of(story), [], found[:3])
     assert unknown is not None
     assert unknown.gain.measured_over == 0
 

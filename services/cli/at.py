@@ -1,0 +1,55 @@
+"""`leaseway at`: the state of the cluster at a version or a time, from the streams or from an exported copy."""
+
+import argparse
+import asyncio
+from pathlib import Path
+
+import msgspec
+
+from adapters.clock import SystemClock
+from adapters.keys import load_credentials
+from adapters.log.bundle import load
+from adapters.log.reader import Reader
+from domain.errors import BadConfigError
+from projections.why.cluster import ClusterAt
+from services.cli.at_text import lines_of
+from services.cli.history import bus_of
+from services.cli.reach import Here, here
+from services.cli.show import Output, Waiting
+from services.cli.why import streamed
+from services.lifecycle import EXIT_OK
+from services.past.at import Streamed, cluster_then
+from services.past.moment import moment_of
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Print the state."""
+    version, time_ns = moment_of(parsed.moment, SystemClock().wall_us() * 1000)
+    place, waiting = here(parsed), Waiting()
+    waiting(f"folding history up to {parsed.moment}")
+    try:
+        then = asyncio.run(_then(place, parsed.copy, version, time_ns, parsed.only))
+    finally:
+        waiting.done()
+    out = Output(as_json=parsed.json)
+    row = msgspec.to_builtins(then)
+    if out.as_json:
+        out.line(row)
+    else:
+        for line in lines_of(then):
+            out.say(line, row)
+    return EXIT_OK
+
+
+async def _then(place: Here, copy: Path | None, version: int | None, time_ns: int | None, only: str) -> ClusterAt:
+    if copy is not None:
+        return await cluster_then(_copied(place, copy), version=version, time_ns=time_ns, only=only)
+    async with bus_of(place) as bus:
+        return await cluster_then(streamed(place, bus), version=version, time_ns=time_ns, only=only)
+
+
+def _copied(place: Here, copy: Path) -> Streamed:
+    bundle, cluster = load(copy), place.config.cluster.name
+    if bundle.header.cluster != cluster:
+        raise BadConfigError(f"copy {copy}: must be of cluster {cluster!r}, is of {bundle.header.cluster!r}")
+    return Streamed(bundle.streams, Reader(cluster, load_credentials(place.operator_key()).cluster_mac_secret), None)

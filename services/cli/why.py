@@ -1,0 +1,187 @@
+"""`leaseway why`: asks the projector, or NATS where it is away, and prints the story."""
+
+import argparse
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+from urllib.parse import quote
+
+import msgspec
+
+from adapters.clock import SystemClock
+from adapters.keys import load_credentials
+from adapters.log.history import Streams
+from adapters.log.reader import Reader
+from adapters.log.snapshots import Snapshots
+from adapters.nats.connection import Bus
+from domain.errors import BadConfigError, UnreachableError
+from domain.ids import ModelId, NodeId
+from domain.master.state import State
+from domain.subjects import CONTROL, EVENTS, LEDGER, SNAPSHOTS
+from projections.why.commit import CommitStory
+from projections.why.lease import LeaseStory
+from projections.why.model import Alarm, ModelStory, alarmed, model_story
+from projections.why.request import RequestStory
+from services.cli.history import bus_of
+from services.cli.links import end
+from services.cli.reach import Here, fetch, here, master_state
+from services.cli.show import Output, Waiting, note
+from services.cli.why_text import lines_of
+from services.lifecycle import EXIT_OK
+from services.past.at import Streamed, why_model
+from services.past.source import NotKnownError
+from services.past.streams import StreamsPast
+from services.past.why import LEASE, decision_of, why_commit, why_lease, why_request
+
+Story = RequestStory | LeaseStory | CommitStory | ModelStory
+STORIES: Final[dict[str, type[Any]]] = {
+    "request": RequestStory,
+    "lease": LeaseStory,
+    "commit": CommitStory,
+    "model": ModelStory,
+}
+"""Kinds of questions, each with the struct of its answer."""
+_REQUEST: Final = re.compile(r"req_[0-9a-f]{32}")
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Print the story of what is asked for."""
+    kind, name = kind_of(parsed.what)
+    place, waiting = here(parsed), Waiting()
+    try:
+        story = asyncio.run(_told(place, kind, name, waiting))
+    finally:
+        waiting.done()
+    out = Output(as_json=parsed.json)
+    row = {"kind": kind, **msgspec.to_builtins(story)}
+    if out.as_json:
+        out.line(row)
+    else:
+        for line in lines_of(story):
+            out.say(line, row)
+    return EXIT_OK
+
+
+def kind_of(what: str) -> tuple[str, str]:
+    """Return (kind, name) of what is asked for by the form of its name.
+
+    Raises:
+        BadConfigError: it has the form of nothing.
+    """
+    if _REQUEST.fullmatch(what):
+        return "request", what
+    if LEASE.fullmatch(what):
+        return "lease", what
+    if what.isdecimal():
+        return "commit", what
+    if "/" in what:
+        end("model", what)
+        return "model", what
+    raise BadConfigError(
+        f"why {what[:80]!r}: must be a request (req_ and 32 hex digits: the header leaseway-request of its answer; a client's "
+        "own x-request-id is in no event), a lease (00010a2b-812-1), a version (812), or NODE/MODEL"
+    )
+
+
+async def _told(place: Here, kind: str, name: str, waiting: Waiting) -> Story:
+    waiting(f"why {name}")
+    try:
+        story = await _from_projector(place, kind, name)
+    except UnreachableError as error:
+        note(f"{error}\nread from NATS instead")
+        story = await _from_streams(place, kind, name)
+    return await _alarmed(place, story) if isinstance(story, ModelStory) else story
+
+
+async def _from_projector(place: Here, kind: str, name: str) -> Story:
+    url = place.endpoints.projector
+    story = await _asked(place, url, kind, name)
+    if story is None and kind == "lease":  # a decision that granted none has the same form
+        story = await _asked(place, url, "commit", name)
+    if story is None:
+        raise AssertionError("a missing answer is raised for all kinds but leases")
+    return story
+
+
+async def _asked(place: Here, url: str, kind: str, name: str) -> Story | None:
+    """Return the projector's answer; None of a name that is no lease but may be another decision."""
+    status, said = await fetch(place, "projector", url, f"/admin/v1/why/{kind}/{quote(name)}")
+    if status == 200:
+        story: Story = msgspec.convert(said, STORIES[kind])
+        return story
+    error = said.get("error") if isinstance(said, dict) else None
+    why = str(error.get("message", said) if isinstance(error, dict) else said)
+    if kind == "lease" and "ask why of the commit" in why:
+        return None
+    if status == 404 and isinstance(error, dict) and error.get("code") == "not_kept":
+        raise NotKnownError(why)
+    if status >= 500 or status == 404:  # one of an older release knows no such path
+        raise UnreachableError(f"projector {url}: answers {status}: {why[:300]}")
+    raise BadConfigError(why)
+
+
+async def _from_streams(place: Here, kind: str, name: str) -> Story:
+    try:
+        async with bus_of(place) as bus:
+            return await _QUESTIONS[kind](place, bus, name)
+    except UnreachableError as error:
+        if kind != "model":
+            raise
+        node, model = end("model", name)
+        return alarmed(model_story(State(), node, model, version=0), Alarm("bus_away", str(error)))
+
+
+def streamed(place: Here, bus: Bus) -> Streamed:
+    """Return the streams of a bus as the operator reads them."""
+    cluster = place.config.cluster.name
+    reader = Reader(cluster, load_credentials(place.operator_key()).cluster_mac_secret)
+    return Streamed(streams_of(bus), reader, Snapshots(bus.stream(SNAPSHOTS), cluster=cluster))
+
+
+def streams_of(bus: Bus) -> Streams:
+    """Return the streams that history stands in."""
+    return Streams(bus.stream(EVENTS), bus.stream(CONTROL), bus.stream(LEDGER))
+
+
+async def _request(_: Here, bus: Bus, name: str) -> Story:
+    return await why_request(StreamsPast(streams_of(bus)), name)
+
+
+async def _lease(_: Here, bus: Bus, name: str) -> Story:
+    past = StreamsPast(streams_of(bus))
+    try:
+        return await why_lease(past, name, now_ns=SystemClock().wall_us() * 1000)
+    except NotKnownError as error:
+        if "ask why of the commit" not in str(error):
+            raise
+    generation, version, index = decision_of(name)
+    return await why_commit(past, version, generation=generation, chosen=index)
+
+
+async def _commit(_: Here, bus: Bus, name: str) -> Story:
+    return await why_commit(StreamsPast(streams_of(bus)), int(name))
+
+
+async def _model(place: Here, bus: Bus, name: str) -> Story:
+    node, model = end("model", name)
+    return await why_model(streamed(place, bus), StreamsPast(streams_of(bus)), NodeId(node), ModelId(model))
+
+
+_QUESTIONS: Final[dict[str, Callable[[Here, Bus, str], Awaitable[Story]]]] = {
+    "request": _request,
+    "lease": _lease,
+    "commit": _commit,
+    "model": _model,
+}
+
+
+async def _alarmed(place: Here, story: ModelStory) -> ModelStory:
+    """Return the story with what only the master's own process can say: that it is in safe mode, or not there."""
+    if story.code in {"safe_mode", "bus_away"}:
+        return story
+    try:
+        state = await master_state(place)
+    except UnreachableError as error:
+        return alarmed(story, Alarm("no_master", str(error)))
+    return alarmed(story, Alarm("safe_mode", str(state.get("doubt", "")))) if state.get("safe_mode") else story
