@@ -41,3 +41,29 @@ def test_results_are_the_same_literals_on_every_python_and_machine():
 def test_ln_of_nothing_is_refused(numerator: int, denominator: int):
     with pytest.raises(ValueError, match="must be above zero"):
         fixed.ln_q32(numerator, denominator)
+
+
+@given(st.integers(0, (1 << 50) - 1))
+def test_five_terms_are_the_whole_series_of_a_logarithm(y: int):
+    # given any argument that the table leaves for it: below 1/64
+    square = y * y >> 56
+    powers = [y]
+    for _ in range(5):
+        powers.append(powers[-1] * square >> 56)
+    # then the sixth term is nothing, as are all after it
+    assert powers[5] == 0
+    assert fixed._twice_artanh(y) == 2 * sum(power // odd for power, odd in zip(powers, (1, 3, 5, 7, 9), strict=False))
+
+
+@given(st.integers(1, 1 << 120), st.integers(1, 1 << 120))
+def test_a_logarithm_is_its_whole_series(numerator: int, denominator: int):
+    bits = numerator.bit_length() - denominator.bit_length()
+    bits -= (numerator << max(0, -bits)) < (denominator << max(0, bits))
+    scaled = (numerator << max(0, 56 - bits)) // (denominator << max(0, bits - 56))
+    step = (scaled - (1 << 56)) >> 51
+    c = (1 << 56) + (step << 51)
+    y = ((scaled - c) << 56) // (scaled + c)
+    whole = fixed._twice_artanh(y) + fixed._LN_TABLE[step] + bits * fixed._LN2
+    assert y < 1 << 50
+    if bits <= 56:  # beyond, the numerator loses bits before it is divided
+        assert fixed.ln_q32(numerator, denominator) == whole >> 24
