@@ -16,7 +16,7 @@ from tests.support.history import CLUSTER, SECRET, random_history
 
 TEXTS = ("", "x" * 65, "x" * 2000, "ü", "a b", "00010000", "-1", "1.0", "٣", "req\n")
 NUMBERS = (-1, 0, 1.5, 1e3, 10**15, 10**15 + 1, 10**19, 2**70)
-STRANGE = (*TEXTS, *NUMBERS, None, True, [], {}, [1], {"a": 1})
+STRANGE: tuple[object, ...] = (*TEXTS, *NUMBERS, None, True, [], {}, [1], {"a": 1})
 
 
 def resigned(body: bytes, who: str) -> bytes:
