@@ -11,7 +11,7 @@ from adapters.clickhouse.store import Store
 BODIES_MAX: Final = 100
 """Events on one page that carries their bodies: a commit may have 256 KiB."""
 
-DECISION_FILTERS: Final = ("owner", "helper", "kind", "reason", "request", "outcome", "link", "lease", "side")
+DECISION_FILTERS: Final = ("owner", "helper", "kind", "reason", "request", "outcome", "link", "lease", "side", "model")
 REQUEST_FILTERS: Final = ("owner", "helper", "request", "outcome", "model", "code")
 EVENT_FILTERS: Final = ("event", "producer")
 LOAD_FILTERS: Final = ("node", "model", "kind", "cause")
@@ -131,8 +131,11 @@ def streams_of(side: str) -> tuple[str, ...]:
 
 def conditions_of(asked: Asked, allowed: Sequence[str]) -> list[Condition]:
     """Return what the rows that are asked for have to fulfil; filters are those of `allowed`."""
+    model = "owner_model, helper_model" if allowed is DECISION_FILTERS else "model"
     found = [
-        Condition(f"{column} = {{f_{column}:String}}", f"f_{column}", asked.filters[column])
+        Condition(f"{{f_model:String}} IN ({model})", "f_model", asked.filters[column])
+        if column == "model"
+        else Condition(f"{column} = {{f_{column}:String}}", f"f_{column}", asked.filters[column])
         for column in allowed
         if column in asked.filters
     ]

@@ -7,14 +7,16 @@ from aiohttp import web
 from adapters.http.errors import ApiError
 from adapters.http.server import Call
 from domain.ports import Clock
-from services.projector import api_archive, api_rows, api_why
+from services.projector import api_archive, api_feed, api_rows, api_telemetry, api_why
 from services.projector.health import Health
 from services.projector.projector import Projector
 from services.projector.routes import Desk, Routes, json_answer
 
 _PARTS: Final = (
     api_archive.add,
+    api_feed.add,
     api_rows.add,
+    api_telemetry.add,
     api_why.add,
 )  # fmt: skip
 """Each adds its paths."""
@@ -25,10 +27,10 @@ class Api:
 
     def __init__(self, projector: Projector, health: Health, clock: Clock) -> None:
         self._health = health
-        self._routes = Routes()
+        self.routes = Routes()
         desk = Desk(projector, clock)
         for add in _PARTS:
-            add(self._routes, desk)
+            add(self.routes, desk)
 
     async def handle(self, call: Call) -> web.StreamResponse:
         """Return the answer to one call.
@@ -41,4 +43,4 @@ class Api:
         if call.path == "/health":
             status, body = await self._health.answer()
             return json_answer(status, body, call)
-        return await self._routes.answer(call)
+        return await self.routes.answer(call)

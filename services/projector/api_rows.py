@@ -12,9 +12,10 @@ from domain.subjects import CONTROL, EVENTS, LEDGER
 from projections import decision_log, health, loads
 from projections.folds import FOLDED_BY
 from projections.tables import column_names
-from services.projector.parameters import Parameters, none_left, take_asked, take_number, take_switch
+from services.projector.parameters import Parameters, none_left, take_asked, take_number, take_switch, take_time
 from services.projector.routes import Answer, Desk, Routes
 
+DECISIONS: Final = "/admin/v1/decisions"
 _WINDOW_S, _WINDOW_S_MAX = 3600, 3650 * 86400
 _SUBJECT: Final = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 
@@ -22,6 +23,7 @@ _SUBJECT: Final = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 def add(routes: Routes, desk: Desk) -> None:
     """Add the paths of this part."""
     routes.add("/v1/decisions", _decisions(desk))
+    routes.add(DECISIONS, _decisions_by_time(desk))
     routes.add("/v1/requests", _page(desk, "requests", queries.requests, queries.REQUEST_FILTERS))
     routes.add("/v1/loads", _page(desk, "loads", queries.loads, queries.LOAD_FILTERS, loads.KINDS))
     routes.add("/v1/health", _page(desk, "health", queries.health, queries.HEALTH_FILTERS, health.KINDS))
@@ -61,6 +63,25 @@ def _decisions(desk: Desk) -> Answer:
 
     async def answer(call: Call, said: Parameters) -> Any:
         return await folded(said) if take_switch(said, "folded") else await unfolded(call, said)
+
+    return answer
+
+
+def _decisions_by_time(desk: Desk) -> Answer:
+    """Return what answers as /v1/decisions does, in the words that people use: code, and times as they write them."""
+    decisions = _decisions(desk)
+
+    async def answer(call: Call, said: Parameters) -> Any:
+        now_ns = desk.clock.wall_us() * 1000
+        for name, column in (("code", "reason"), ("from", "since_ns"), ("to", "until_ns")):
+            if name in said and column in said:
+                raise BadQueryError(name, f"{name}: {column} says the same, only one of them may be given")
+        if "code" in said:
+            said["reason"] = said.pop("code")
+        for name, column in (("from", "since_ns"), ("to", "until_ns")):
+            if name in said:
+                said[column] = str(take_time(said, name, now_ns, 0))
+        return await decisions(call, said)
 
     return answer
 

@@ -9,6 +9,7 @@ from adapters.clickhouse.pages import PAGE_ROWS_MAX, BadQueryError
 from adapters.http.server import Call
 from domain.errors import BadIdError
 from domain.ids import model_id, node_id, request_id
+from services.past.moment import BadMomentError, moment_of
 
 ROWS: Final = 100
 """Rows of an answer unless `limit` says otherwise."""
@@ -60,6 +61,25 @@ def take_number(said: Parameters, name: str, default: int, maximum: int, *, leas
     if not (text.isascii() and text.isdigit() and len(text) <= 19 and least <= int(text) <= maximum):
         raise BadQueryError(name, f"{name}: must be a whole number from {least} to {maximum}, got {text[:80]!r}")
     return int(text)
+
+
+def take_time(said: Parameters, name: str, now_ns: int, default_ns: int) -> int:
+    """Take a time as people write it, in nanoseconds since the epoch.
+
+    Raises:
+        BadQueryError: it is none.
+    """
+    text = said.pop(name, "")
+    if not text:
+        return default_ns
+    try:
+        version, at_ns = moment_of(text, now_ns)
+    except BadMomentError:
+        version, at_ns = 0, None
+    if version is not None:
+        rule = "must be a time (2026-11-30T01:20:00Z, seconds since 1970, 90s or '5 minutes' ago, now)"
+        raise BadQueryError(name, f"{name}: {rule}, got {text[:80]!r}")
+    return now_ns if at_ns is None else min(at_ns, NS_MAX)
 
 
 def take_switch(said: Parameters, name: str) -> bool:

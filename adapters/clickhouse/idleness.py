@@ -1,0 +1,86 @@
+"""What is known of when nodes were heard of and what they served: the facts from which idle steps are told from unknown ones."""
+
+from typing import Final
+
+import msgspec
+
+from adapters.clickhouse.pages import Row
+from adapters.clickhouse.store import Store
+from adapters.clickhouse.telemetry import BELIEVED, IN_ROWS, Window
+
+_LOOK_BACK_S: Final = 86_400
+"""A request that started longer than this before the window, and has not ended, is not seen."""
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything about a window; times are nanoseconds."""
+
+    models: list[Row]
+    """node, model: what each node registered with."""
+    words: list[Row]
+    """node, at_ns, good: the newest word about each node before the window, and every one in it."""
+    served: list[Row]
+    """node, model, from_ns, to_ns: requests that ran; to_ns is 0 while one has not ended."""
+
+
+def seen(store: Store, window: Window) -> Seen:
+    """Return what is known.
+
+    Raises:
+        StoreError: ClickHouse refused a query, found it too heavy, or is not there.
+    """
+    said = window.parameters() | {"back": max(0, window.since_s - _LOOK_BACK_S)}
+    return Seen(models=store.query(_MODELS, said), words=store.query(_WORDS, said), served=store.query(_SERVED, said))
+
+
+_OF_NODE: Final = "{node:String} IN ('', node)"
+_OF_MODEL: Final = "{model:String} IN ('', model)"
+
+_MODELS: Final = f"""\
+SELECT node, model FROM (
+  SELECT producer AS node, arrayJoin(arrayMap(one -> JSONExtractString(one, 'id'),
+    JSONExtractArrayRaw(argMax(body, (epoch, seq)), 'data', 'models'))) AS model
+  FROM events
+  WHERE stream = 'LW_EVENTS' AND event = 'status.registered' AND {BELIEVED}
+    AND at_ns < toUInt64({{until:UInt32}}) * 1000000000
+  GROUP BY producer
+) WHERE {_OF_NODE} AND {_OF_MODEL} ORDER BY node, model LIMIT {{most:UInt32}}"""  # noqa: S608  # names of ours
+
+_GOOD: Final = """\
+multiIf(kind = 'changed', state IN ('healthy', 'recovered'), kind IN ('heartbeat_missed', 'draining', 'stopped'), 0, 1)"""
+
+_WORDS: Final = f"""\
+SELECT node, at_ns, good FROM (
+  SELECT node, max(h.at_ns) AS at_ns, argMax({_GOOD}, (h.at_ns, h.stream, h.seq)) AS good FROM health AS h
+  WHERE h.at_ns < toUInt64({{since:UInt32}}) * 1000000000 AND kind != 'breaker' AND {BELIEVED} GROUP BY node
+  UNION ALL
+  SELECT node, at_ns, {_GOOD} AS good FROM health WHERE {IN_ROWS} AND kind != 'breaker' AND {BELIEVED}
+  ORDER BY at_ns LIMIT {{most:UInt32}}
+) WHERE {_OF_NODE} ORDER BY node, at_ns"""  # noqa: S608  # names of ours
+
+_SPAN: Final = """\
+day >= toDate(toDateTime({back:UInt32}, 'UTC')) AND at_ns >= toUInt64({back:UInt32}) * 1000000000"""
+
+_SERVED: Final = f"""\
+SELECT node, model, from_ns, to_ns FROM (
+  SELECT owner AS node, model, toInt64(at_ns) - 1000 * service_us AS from_ns, toInt64(at_ns) AS to_ns FROM requests
+  WHERE {_SPAN} AND helper = '' AND service_us > 0 AND {BELIEVED}
+  UNION ALL
+  SELECT producer AS node, JSONExtractString(body, 'data', 'model') AS model,
+    toInt64(at_ns) - 1000 * JSONExtractInt(body, 'data', 'service_us') AS from_ns, toInt64(at_ns) AS to_ns FROM events
+  WHERE {_SPAN} AND stream = 'LW_EVENTS' AND event = 'borrow.finished' AND {BELIEVED}
+  UNION ALL
+  SELECT producer AS node, JSONExtractString(body, 'data', 'model') AS model, toInt64(at_ns) AS from_ns, toInt64(0) AS to_ns FROM events
+  WHERE {_SPAN} AND stream = 'LW_EVENTS' AND event = 'queue.started' AND {BELIEVED}
+    AND JSONExtractString(body, 'data', 'request') NOT IN (SELECT request FROM requests WHERE {_SPAN})
+  UNION ALL
+  SELECT producer AS node, JSONExtractString(body, 'data', 'model') AS model, toInt64(at_ns) AS from_ns, toInt64(0) AS to_ns FROM events
+  WHERE {_SPAN} AND stream = 'LW_EVENTS' AND event = 'borrow.started' AND {BELIEVED}
+    AND (producer, JSONExtractString(body, 'data', 'request')) NOT IN (
+      SELECT producer, JSONExtractString(body, 'data', 'request') FROM events
+      WHERE {_SPAN} AND stream = 'LW_EVENTS' AND event = 'borrow.finished')
+)
+WHERE {_OF_NODE} AND {_OF_MODEL} AND from_ns < toUInt64({{until:UInt32}}) * 1000000000
+  AND (to_ns = 0 OR to_ns > toUInt64({{since:UInt32}}) * 1000000000)
+ORDER BY node, model, from_ns
+LIMIT 200000"""  # noqa: S608  # names of ours

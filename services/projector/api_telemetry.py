@@ -1,0 +1,90 @@
+"""What a cluster did over a window, step by step: /admin/v1/telemetry/..."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from adapters.clickhouse.idleness import seen
+from adapters.clickhouse.pages import BadQueryError
+from adapters.clickhouse.savings import savings
+from adapters.clickhouse.store import Store
+from adapters.clickhouse.telemetry import POINTS_MAX, ROWS_MAX, SERIES, Answer, Window, loads, series
+from adapters.http.server import Call
+from projections.idle import idle_steps
+from services.projector.parameters import CHECKS, Parameters, none_left, take_number, take_time
+from services.projector.routes import Answer as Route
+from services.projector.routes import Desk, Routes
+
+PATH: Final = "/admin/v1/telemetry/"
+NAMES: Final[dict[str, str]] = {name: asked.about for name, asked in SERIES.items()} | {
+    "idle": "which nodes and models were busy, idle or unknown: nobody's silence is taken for idleness",
+    "savings": "what lending saved: the backlog that the owner alone was predicted to need, against what was measured",
+}
+"""Every question with what it says."""
+_HOUR_S: Final = 3600
+_STEP_MAX: Final = 86_400 * 31
+_STEPS: Final = (60, 300, 900, 3600, 21_600, 86_400)
+"""What a step is if nobody says: the first of these that gives at most 120 of them."""
+
+
+def add(routes: Routes, desk: Desk) -> None:
+    """Add the paths of this part."""
+    for name in NAMES:
+        routes.add(PATH + name, _answer(desk, name))
+
+
+def _answer(desk: Desk, name: str) -> Route:
+    async def answer(_: Call, said: Parameters) -> dict[str, Any]:
+        window = take_window(said, desk.clock.wall_us() * 1000)
+        none_left(said)
+        found: Answer = await desk.ask(question(name), window)
+        return {
+            "from": window.since_s,
+            "to": window.until_s,
+            "step": window.step_s,
+            "source": found.source,
+            "truncated": len(found.rows) >= ROWS_MAX,
+            name: found.rows,
+        }
+
+    return answer
+
+
+def question(name: str) -> Callable[[Store, Window], Answer]:
+    """Return what answers the question `name`."""
+    if name == "savings":
+        return savings
+    if name == "loads":
+        return loads
+    if name == "idle":
+        return idle
+    return lambda store, window: series(store, name, window)
+
+
+def idle(store: Store, window: Window) -> Answer:
+    """Return which nodes and models were idle."""
+    known = seen(store, window)
+    rows = idle_steps(window.since_s, window.until_s, window.step_s, known.models, known.words, known.served)
+    return Answer(rows=rows[:ROWS_MAX], source="rows")
+
+
+def take_window(said: Parameters, now_ns: int) -> Window:
+    """Take a window and its steps, the newest hour if nobody says.
+
+    Raises:
+        BadQueryError: it ends before it begins, or has too many steps.
+    """
+    until_s = -(-take_time(said, "to", now_ns, now_ns) // 1_000_000_000)
+    since_s = take_time(said, "from", now_ns, (until_s - _HOUR_S) * 1_000_000_000) // 1_000_000_000
+    if not 0 <= since_s < until_s < 1 << 32:
+        raise BadQueryError("from", f"from: must be before to, got {since_s} and {until_s}")
+    span = until_s - since_s
+    fitting = next((step for step in _STEPS if span / step <= 120), max(60, -(-span // 120 // 60) * 60))
+    step_s = take_number(said, "step", fitting, _STEP_MAX, least=60)
+    if step_s % 60:
+        raise BadQueryError("step", f"step: must be whole minutes in seconds, got {step_s}")
+    if span / step_s > POINTS_MAX:
+        raise BadQueryError(
+            "step", f"step: must give at most {POINTS_MAX} steps from {since_s} to {until_s}, got {step_s}"
+        )
+    node, model = (CHECKS[name](name, said.pop(name)) if name in said else "" for name in ("node", "model"))
+    return Window(since_s=since_s, until_s=until_s, step_s=step_s, node=node, model=model)
