@@ -126,6 +126,29 @@ class UrlsConfig(_Table, frozen=True, kw_only=True):
     gateway: str = ""
 
 
+class WebhookConfig(_Table, frozen=True, kw_only=True):
+    """`[[webhooks]]`: an endpoint to which the projector posts events."""
+
+    name: str
+    """Its place is kept under this name."""
+    url: str
+    secret: str = ""
+    """`whsec_` and base64 of 24 to 64 random bytes: signs what is posted; or `secret_file`."""
+    secret_file: Path | None = None
+    """A file with the secret alone, mode 0600."""
+    events: tuple[str, ...] = ()
+    """Patterns of event types, such as `lease.*`; default: all."""
+    subjects: tuple[str, ...] = ()
+    """Patterns of subjects, such as `lw.local.lease.>`; default: all."""
+    owner: str = ""
+    helper: str = ""
+    model: str = ""
+    since: str = ""
+    """Where a new one begins: empty for now, 0 for the oldest event, 2h, a time, a place."""
+    give_up_h: int = 72
+    """It is disabled after its endpoint has failed for so many hours."""
+
+
 class Config(_Table, frozen=True, kw_only=True):
     """The whole of it, defaults filled in."""
 
@@ -138,6 +161,7 @@ class Config(_Table, frozen=True, kw_only=True):
     clickhouse: ClickhouseConfig = ClickhouseConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
     urls: UrlsConfig = UrlsConfig()
+    webhooks: tuple[WebhookConfig, ...] = ()
     data: Path = Path()
     """The data directory (flag, environment or `$XDG_DATA_HOME/leaseway`); never in the file."""
 

@@ -12,7 +12,8 @@ import msgspec
 from domain.control.settings import parse_values
 from domain.errors import BadIdError, BadSettingError
 from domain.ids import model_id, node_id
-from services.config import Config, Limits, NodeConfig, NodeModel
+from projections.feed import is_pattern
+from services.config import Config, Limits, NodeConfig, NodeModel, WebhookConfig
 
 TOKEN_CHARS_MIN: Final = 32
 LANES: Final = ("text", "embedding", "rerank", "image", "video", "speech", "transcription", "music")
@@ -60,6 +61,9 @@ def problems(config: Config) -> Iterator[Problem]:
         stated = getattr(config.urls, name)
         for url in stated.split(",") if stated else ():
             yield from _url(f"urls.{name}", url.strip(), ("http", "https"))
+    for at, hook in enumerate(config.webhooks):
+        yield from _webhook(f"webhooks[{at}]", hook)
+    yield from _distinct("webhooks", [hook.name for hook in config.webhooks], "name")
     yield from _token(config)
 
 
@@ -129,10 +133,10 @@ def _one_of(key: str, value: str, allowed: tuple[str, ...]) -> Iterator[Problem]
         yield Problem(key, f"must be one of {', '.join(allowed)}", value)
 
 
-def _distinct(key: str, names: list[str]) -> Iterator[Problem]:
+def _distinct(key: str, names: list[str], field: str = "id") -> Iterator[Problem]:
     for name in sorted(set(names)):
         if names.count(name) > 1:
-            yield Problem(f"{key}.id", "must be stated once only", name)
+            yield Problem(f"{key}.{field}", "must be stated once only", name)
 
 
 def _id(key: str, value: str, check: Callable[[str], str] = node_id) -> Iterator[Problem]:
@@ -270,6 +274,26 @@ def _runtime(key: str, models: list[NodeModel]) -> Iterator[Problem]:
         if len(places) > 1 and not model.command and not model.unload_url:
             rule = f"must be stated: runtime {name!r} has engines elsewhere too, and this one would keep its memory"
             yield Problem(f"{key}: {model.id}: unload_url", rule, model.unload_url)
+
+
+def _webhook(key: str, hook: WebhookConfig) -> Iterator[Problem]:
+    """Yield what is wrong with a webhook; its secret is in no problem."""
+    yield from _id(f"{key}.name", hook.name)
+    parts = _split(hook.url)
+    if parts is None or parts.scheme not in {"http", "https"} or not parts.hostname or "@" in parts.netloc:
+        yield Problem(f"{key}.url", "must be http://... or https://..., without user and password", hook.url)
+    if bool(hook.secret) == (hook.secret_file is not None):
+        yield Problem(f"{key}.secret", "must be stated, or `secret_file`, and not both", "(not shown)")
+    for name in ("events", "subjects"):
+        for pattern in getattr(hook, name):
+            if not is_pattern(pattern):
+                yield Problem(f"{key}.{name}", "must be patterns such as lease.* or lw.local.lease.>", pattern)
+    for name in ("owner", "helper"):
+        if getattr(hook, name):
+            yield from _id(f"{key}.{name}", getattr(hook, name))
+    if hook.model:
+        yield from _id(f"{key}.model", hook.model, model_id)
+    yield from _range(f"{key}.give_up_h", hook.give_up_h, 1, 24 * 365)
 
 
 def _is_json(text: str) -> bool:

@@ -10,6 +10,7 @@ from projections.tables import RETAINED
 from services.projector.follow import Progress
 from services.projector.projector import Projector
 from services.projector.threads import in_thread
+from services.projector.webhooks import Webhooks
 
 _BUS_S: Final = 1.0
 
@@ -17,8 +18,8 @@ _BUS_S: Final = 1.0
 class Health:
     """Asks the parts of a projector how they are."""
 
-    def __init__(self, projector: Projector, router: str) -> None:
-        self._projector, self._router = projector, router
+    def __init__(self, projector: Projector, router: str, webhooks: Webhooks | None = None) -> None:
+        self._projector, self._router, self._webhooks = projector, router, webhooks
 
     async def answer(self) -> tuple[int, dict[str, Any]]:
         """Return (status, body): 200 while rows can be read, 503 before that and while ClickHouse is away."""
@@ -32,6 +33,7 @@ class Health:
             "witness": None,
             "versions": {"router": self._router, "schema": projector.schema, "clickhouse": ""},
             "error": projector.away,
+            "webhooks": self._webhooks.shown() if self._webhooks is not None else [],
         }
         store, notes = projector.store, projector.notes
         if store is None or notes is None:

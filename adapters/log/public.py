@@ -1,0 +1,198 @@
+"""Every stored event in one sequence: facts, control events and published decisions, read on from any place.
+
+A place is how far each of the three streams has been read. What is stored already comes in the order of its stamps; what comes
+from then on, in the order in which it arrives. Within a stream the order is always the stream's own, and nothing is left out
+without a word: where messages are gone, or a stream was made anew, there is a `Missed` in their place.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import Final
+
+import msgspec
+
+from domain.errors import HistoryGapError
+from domain.ports import Bounds, StoredMessage, Stream
+from domain.subjects import CONTROL, DECISIONS, EVENTS
+
+PUBLIC: Final = (EVENTS, CONTROL, DECISIONS)
+_WAITING_MAX: Final = 256
+"""Messages that wait for the reader besides what the streams' own readers hold."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """How far LW_EVENTS, LW_CONTROL and LW_DECISIONS have been read: the last sequence taken of each."""
+
+    events: int = 0
+    control: int = 0
+    decisions: int = 0
+
+    def __str__(self) -> str:
+        """Return it as people and programs carry it: `<events>-<control>-<decisions>`."""
+        return f"{self.events}-{self.control}-{self.decisions}"
+
+    def of(self, stream: str) -> int:
+        """Return how far `stream` has been read."""
+        return (self.events, self.control, self.decisions)[PUBLIC.index(stream)]
+
+    def at(self, stream: str, seq: int) -> "Place":
+        """Return this place with `stream` read up to `seq`."""
+        taken = [self.events, self.control, self.decisions]
+        taken[PUBLIC.index(stream)] = seq
+        return Place(*taken)
+
+
+class Came(msgspec.Struct, frozen=True):
+    """A message, and the place after it."""
+
+    place: Place
+    stream: str
+    message: StoredMessage
+
+
+class Missed(msgspec.Struct, frozen=True):
+    """Messages that are gone, and the place after them."""
+
+    place: Place
+    stream: str
+    after: int
+    """The last sequence that was read."""
+    first: int
+    """The first one that the stream still holds (or will hold)."""
+
+
+def parse_place(text: str) -> Place | None:
+    """Return the place that `text` says; None if it says none."""
+    parts = text.split("-")
+    if len(parts) != len(PUBLIC) or not all(part.isascii() and part.isdecimal() and len(part) <= 18 for part in parts):
+        return None
+    return Place(*(int(part) for part in parts))
+
+
+async def newest(streams: Mapping[str, Stream]) -> Place:
+    """Return the place after everything that is stored now."""
+    bounds = await _bounds(streams)
+    return Place(*(bounds[name].last for name in PUBLIC))
+
+
+async def place_at(streams: Mapping[str, Stream], stamp_ns: int) -> Place:
+    """Return the place after everything stored before `stamp_ns` (nanoseconds since the epoch)."""
+    return Place(*[await _before(streams[name], stamp_ns) for name in PUBLIC])
+
+
+async def place_before(streams: Mapping[str, Stream], stream: str, seq: int) -> Place:
+    """Return the place right before message `seq` of `stream`: of the others, after what was stored before it."""
+    message = await streams[stream].get(seq)
+    place = await newest(streams) if message is None else await place_at(streams, message.stamp_ns)
+    return place.at(stream, max(seq - 1, 0))
+
+
+async def _before(stream: Stream, stamp_ns: int) -> int:
+    """Return the last sequence stored before `stamp_ns`, by bisection over the stored stamps."""
+    bounds = await stream.bounds()
+    low, high = bounds.first, bounds.last + 1
+    while low < high:
+        middle = (low + high) // 2
+        message = await stream.get(middle)
+        if message is None or message.stamp_ns < stamp_ns:
+            low = middle + 1
+        else:
+            high = middle
+    return low - 1
+
+
+async def read_public(streams: Mapping[str, Stream], place: Place) -> AsyncGenerator[Came | Missed, None]:
+    """Yield everything after `place`, for ever; it asks for more only as fast as it is read.
+
+    Raises:
+        BusError: a stream is not there.
+    """
+    while True:
+        bounds = await _bounds(streams)
+        for name in PUBLIC:
+            after, first = place.of(name), bounds[name].first
+            if not first - 1 <= after <= bounds[name].last:
+                place = place.at(name, first - 1)
+                yield Missed(place, name, after, first)
+        try:
+            async for came in _all_of(streams, place, bounds):
+                place = came.place
+                yield came
+        except HistoryGapError:
+            continue
+
+
+async def _all_of(
+    streams: Mapping[str, Stream], place: Place, bounds: Mapping[str, Bounds]
+) -> AsyncGenerator[Came, None]:
+    async with aclosing(_stored(streams, place, bounds)) as stored:
+        async for came in stored:
+            place = came.place
+            yield came
+    async with aclosing(_arriving(streams, place)) as arriving:
+        async for came in arriving:
+            yield came
+
+
+async def _bounds(streams: Mapping[str, Stream]) -> dict[str, Bounds]:
+    return {name: await streams[name].bounds() for name in PUBLIC}
+
+
+async def _stored(
+    streams: Mapping[str, Stream], place: Place, bounds: Mapping[str, Bounds]
+) -> AsyncGenerator[Came, None]:
+    """Yield what lies between `place` and the ends in `bounds`, by stamp; a tie goes to the stream that is named first."""
+    readers = {name: _singly(streams[name], place.of(name), bounds[name].last) for name in PUBLIC}
+    try:
+        heads = {name: await anext(reader, None) for name, reader in readers.items()}
+        while waiting := [(head.stamp_ns, PUBLIC.index(name)) for name, head in heads.items() if head is not None]:
+            name = PUBLIC[min(waiting)[1]]
+            message = heads[name]
+            assert message is not None
+            place = place.at(name, message.seq)
+            yield Came(place, name, message)
+            heads[name] = await anext(readers[name], None)
+    finally:
+        for reader in readers.values():
+            await reader.aclose()
+
+
+async def _singly(stream: Stream, after: int, until: int | None) -> AsyncGenerator[StoredMessage, None]:
+    if until is not None and until <= after:
+        return
+    reading = stream.read(after=after, until=until)
+    try:
+        async for batch in reading:
+            for message in batch:
+                yield message
+    finally:
+        if isinstance(reading, AsyncGenerator):
+            await reading.aclose()
+
+
+async def _arriving(streams: Mapping[str, Stream], place: Place) -> AsyncGenerator[Came, None]:
+    """Yield what is stored from `place` on, as it arrives; several readers, one bounded queue."""
+    arrived: asyncio.Queue[tuple[str, StoredMessage] | Exception] = asyncio.Queue(_WAITING_MAX)
+
+    async def pump(name: str) -> None:
+        try:
+            async with aclosing(_singly(streams[name], place.of(name), None)) as messages:
+                async for message in messages:
+                    await arrived.put((name, message))
+        except Exception as error:  # noqa: BLE001  # raised to the one who reads, in its turn
+            await arrived.put(error)
+
+    pumps = [asyncio.create_task(pump(name), name=f"public {name}") for name in PUBLIC]
+    try:
+        while True:
+            got = await arrived.get()
+            if isinstance(got, Exception):
+                raise got
+            name, message = got
+            place = place.at(name, message.seq)
+            yield Came(place, name, message)
+    finally:
+        for task in pumps:
+            task.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)

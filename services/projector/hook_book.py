@@ -1,0 +1,40 @@
+"""Where each webhook stands, kept in the data directory: one small file a hook, written whole or not at all."""
+
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from adapters.log.public import Place
+
+FOLDER: Final = "webhooks"
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a webhook is."""
+
+    place: Place
+    """Everything up to here was taken by the endpoint, or is not wanted by it."""
+    delivered: int = 0
+    """Events that the endpoint has taken, ever."""
+
+
+class HookBook:
+    """The standing of one webhook."""
+
+    def __init__(self, data: Path, name: str) -> None:
+        self.path = data / FOLDER / f"{name}.json"
+
+    def read(self) -> Standing | None:
+        """Return what is kept; None if nothing is, or nothing that can be read."""
+        try:
+            return msgspec.json.decode(self.path.read_bytes(), type=Standing)
+        except (OSError, msgspec.DecodeError):
+            return None
+
+    def write(self, standing: Standing) -> None:
+        """Keep `standing`; it survives a kill of this process, and a power cut may bring an older one back."""
+        self.path.parent.mkdir(mode=0o700, exist_ok=True)
+        draft = self.path.with_suffix(".tmp")
+        draft.write_bytes(msgspec.json.encode(standing))
+        draft.replace(self.path)

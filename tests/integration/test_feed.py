@@ -1,0 +1,208 @@
+"""`GET /v1/lending/events`: every event once, in order, from any place; slow readers and too many of them harm nobody."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from urllib.parse import urlsplit
+
+import msgspec
+import pytest
+
+from adapters.log.public import Place
+from domain.events import BorrowAccepted
+from domain.subjects import DECISIONS, EVENTS
+from services.projector import api_feed
+from services.projector.api_feed import Pace
+from tests.support.facts import HELPER, LINK, MODEL, OWNER, Teller, finished, granted, held, lease, lent, request
+from tests.support.public import FeedServer, Public, feed_of, kinds
+from tests.support.waiting import until
+
+
+@pytest.fixture
+async def public() -> Public:
+    """One link, two held requests, a lease, one lent over it: five events, in this order."""
+    made = Public()
+    await made.link()
+    await made.tell(held(1), held(2))
+    await made.decide(granted())
+    await made.tell(lent(1))
+    return made
+
+
+@pytest.fixture
+async def feed(public: Public) -> AsyncIterator[FeedServer]:
+    async with feed_of(public, Pace(silence_s=0.1)) as served:
+        yield served
+
+
+STORY = ["control.link_added", "queue.held", "queue.held", "lease.granted", "lend.lent"]
+
+
+async def test_a_reader_gets_what_is_stored_in_order_and_then_what_comes(feed: FeedServer, public: Public) -> None:
+    async with feed.reading(since="0") as reader:
+        told = await reader.take(5)
+        assert kinds(told) == STORY
+        assert json.loads(told[4].data)["data"]["request"] == request(1)
+        await public.tell(finished(1))
+        await public.decide(granted(slots=1))
+        assert sorted(kinds(await reader.take(2))) == ["lease.granted", "queue.finished"]
+
+
+async def test_a_reader_that_says_nothing_gets_what_comes_from_now_on(feed: FeedServer, public: Public) -> None:
+    async with feed.reading() as reader:
+        await public.tell(finished(2))
+        assert kinds([await reader.next()]) == ["queue.finished"]
+
+
+async def test_a_reader_that_was_cut_off_goes_on_after_the_last_event_it_got(feed: FeedServer, public: Public) -> None:
+    seen: list[str] = []
+    last = ""
+    for _ in STORY:
+        query = {} if last else {"since": "0"}
+        async with feed.reading(last_id=last, **query) as reader:
+            sent = await reader.next()
+            seen.append(sent.event)
+            last = sent.id
+    assert seen == STORY
+    await public.tell(finished(1))
+    async with feed.reading(last_id=last, since="0") as reader:  # the browser repeats its query
+        assert kinds([await reader.next()]) == ["queue.finished"]
+
+
+async def test_a_reader_joins_at_a_time_a_duration_or_a_sequence(feed: FeedServer, public: Public) -> None:
+    told_us = public.clock.wall_us()
+    moment = await until("a later moment", lambda: later_than(told_us))
+    await public.tell(finished(1))
+    for since, first in (
+        (moment, "queue.finished"),
+        ("1h", STORY[0]),
+        (f"{EVENTS}:3", "lend.lent"),
+        (f"{DECISIONS}:1", "lease.granted"),
+    ):
+        async with feed.reading(since=since) as reader:
+            assert (since, (await reader.next()).event) == (since, first)
+
+
+def later_than(wall_us: int) -> str:
+    """Return the time it is if that is later; empty if it is not yet."""
+    now = datetime.now(UTC)
+    return now.isoformat() if now.timestamp() * 1e6 > wall_us + 10 else ""
+
+
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ({"kind": "lease.*,lend.lent"}, ["lease.granted", "lend.lent"]),
+        ({"subject": "lw.local.lease.>"}, ["lease.granted"]),
+        ({"subject": "lw.local.node.*.queue.>"}, ["queue.held", "queue.held"]),
+        ({"owner": OWNER, "kind": "queue.*,lease.*"}, ["queue.held", "queue.held", "lease.granted"]),
+        ({"helper": HELPER}, ["control.link_added", "lease.granted", "lend.lent", "borrow.accepted"]),
+        ({"model": "another/model"}, ["queue.finished"]),
+    ],
+)  # fmt: skip
+async def test_a_reader_gets_what_it_filters_for(
+    feed: FeedServer, public: Public, query: dict[str, str], told: list[str]
+):
+    taken = BorrowAccepted(request=request(1), model=MODEL, owner=OWNER, link=LINK, lease=lease(), position=1)
+    await public.tell(taken, teller=public.helper)
+    await public.tell(finished(3, model="another/model"))  # type: ignore[arg-type]
+    async with feed.reading(since="0", **query) as reader:
+        assert kinds(await reader.take(len(told))) == told
+
+
+async def test_silence_is_broken_by_comments_that_move_the_place(feed: FeedServer, public: Public) -> None:
+    async with feed.reading(kind="safe_mode.*") as reader:
+        await public.tell(finished(1))
+        waiting = asyncio.ensure_future(reader.next())
+        await until("a comment with the place", lambda: reader.comments > 1 and reader.last_id == "4-1-1")
+        waiting.cancel()
+
+
+async def test_what_a_node_stores_under_its_name_that_is_no_event_of_its_is_not_told(
+    feed: FeedServer, public: Public
+) -> None:
+    stream, rogue = public.streams[EVENTS], Teller("n2")
+    fact = held(9)
+    other, lie = rogue.subject(fact), Teller("n1").body(fact)
+    await stream.publish(other, lie)
+    await stream.publish(other, b'{"not":"an event"}')
+    await stream.publish(other, b'{"id":"x","type":"queue.held\\n\\ndata: forged","producer":"n2","data":{}}')
+    await stream.publish(other, rogue.body(finished(9)))
+    await public.tell(finished(1))
+    async with feed.reading(since=f"{EVENTS}:4") as reader:
+        assert kinds([await reader.next()]) == ["queue.finished"]
+        assert reader.last_id.startswith("8-")
+
+
+async def test_what_is_gone_is_named(feed: FeedServer, public: Public) -> None:
+    public.streams[EVENTS].truncate(2) if hasattr(public.streams[EVENTS], "truncate") else None
+    async with feed.reading(last_id="99-1-0") as reader:
+        missed = await reader.next()
+        assert (missed.event, json.loads(missed.data)) == (
+            "leaseway.missed",
+            {"stream": EVENTS, "after": 99, "first": 1},
+        )
+        assert kinds(await reader.take(2)) == ["queue.held", "queue.held"]
+
+
+@pytest.mark.parametrize("query", [{"since": "yesterday"}, {"kind": "lease.>.x"}, {"owner": "Nobody!"}, {"sinse": "0"}])
+async def test_a_bad_question_is_refused(feed: FeedServer, query: dict[str, str]) -> None:
+    assert await feed.refusal(**query) == (400, "bad_query")
+
+
+async def test_so_many_readers_and_no_more(feed: FeedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api_feed, "CLIENTS_MAX", 1)
+    async with feed.reading(since="0") as reader:
+        await reader.next()
+        assert await feed.refusal() == (503, "too_many_connections")
+        async with feed.session.get(feed.url) as answer:
+            assert answer.headers["Retry-After"] == "1"
+    await until("the place of the one who left", lambda: feed.feed.clients == 0)
+
+
+async def test_a_reader_that_takes_nothing_is_cut_with_a_last_event_that_says_where_to_go_on() -> None:
+    public = Public()
+    large = msgspec.structs.replace(held(1), tenant="x" * 8000)
+    await public.tell(*(large for _ in range(1000)))
+    async with feed_of(public, Pace(silence_s=0.1, stall_s=0.3, flush_s=5)) as feed:
+        where = urlsplit(feed.url)
+        with socket.socket() as slow:
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            slow.connect((where.hostname, where.port))
+            slow.sendall(f"GET {where.path}?since=0 HTTP/1.1\r\nHost: {where.netloc}\r\n\r\n".encode())
+            await until("the cut", lambda: feed.feed.clients == 1)
+            async with feed.reading(since="0", kind="queue.*") as quick:
+                assert len(await quick.take(1000)) == 1000  # the other one is served meanwhile
+            await until("the cut", lambda: feed.feed.clients == 0)
+            taken = await asyncio.to_thread(rest_of, slow)
+    events = taken.decode().split("\n\n")
+    told = json.loads(next(line[6:] for line in events[-2].splitlines() if line.startswith("data: ")))
+    got = sum("event: queue.held" in event for event in events)
+    assert told["code"] == "too_slow"
+    assert 0 < got < 1000
+    assert told["resume"] == str(Place(events=got))
+
+
+def rest_of(connection: socket.socket) -> bytes:
+    """Return all that comes until the other side hangs up, without the frames of chunks."""
+    connection.settimeout(10)
+    raw = b""
+    while piece := connection.recv(65536):
+        raw += piece
+    _, _, body = raw.partition(b"\r\n\r\n")
+    whole = b""
+    while body:
+        size, _, body = body.partition(b"\r\n")
+        whole, body = whole + body[: int(size, 16)], body[int(size, 16) + 2 :]
+    return whole
+
+
+async def test_nothing_is_kept_for_a_reader_that_left(feed: FeedServer) -> None:
+    async with feed.reading(since="0") as reader:
+        await reader.next()
+    await until("its end", lambda: feed.feed.clients == 0)
+    await until(
+        "its tasks' end", lambda: not [task for task in asyncio.all_tasks() if task.get_name().startswith("public ")]
+    )

@@ -1,0 +1,272 @@
+"""Webhooks: every event that is wanted reaches its endpoint, in order and signed, whatever the endpoint or this process does."""
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from aiohttp import web
+
+from adapters.clock import SystemClock
+from adapters.http.webhook import Outcome
+from domain.errors import BadConfigError
+from domain.subjects import EVENTS
+from services.config import WebhookConfig
+from services.projector.hook_book import HookBook
+from services.projector.webhooks import Pace, Webhooks
+from tests.support.facts import finished, granted, held, lent
+from tests.support.public import Public
+from tests.support.waiting import until
+
+SECRET = "whsec_" + base64.b64encode(bytes(range(32))).decode()
+QUICK = Pace(first_s=0.02, most_s=0.1, note_s=0.05)
+
+
+class Endpoint:
+    """Somebody's HTTP server: takes events, or does as it is told."""
+
+    def __init__(self) -> None:
+        self.taken: list[dict[str, Any]] = []
+        self.ids: list[str] = []
+        self.attempts: list[str] = []
+        self.answers: list[web.Response] = []
+        """What the next posts get instead of 200."""
+        self.forged = 0
+        self.silent = False
+        self.url = ""
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        body, headers = await request.read(), request.headers
+        signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
+        digest = hmac.new(base64.b64decode(SECRET[6:]), signed, hashlib.sha256).digest()
+        self.forged += headers["webhook-signature"] != "v1," + base64.b64encode(digest).decode()
+        self.attempts.append(headers["webhook-id"])
+        if self.silent:
+            await asyncio.Event().wait()
+        if self.answers:
+            return self.answers.pop(0)
+        self.taken.append(json.loads(body))
+        self.ids.append(headers["webhook-id"])
+        return web.Response(status=204)
+
+    def has(self, count: int) -> Callable[[], bool]:
+        return lambda: len(self.taken) >= count
+
+    def kinds(self) -> list[str]:
+        return [each["type"] for each in self.taken]
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[Endpoint]:
+    endpoint = Endpoint()
+    application = web.Application()
+    application.router.add_post("/{rest:.*}", endpoint.handle)
+    runner = web.AppRunner(application, shutdown_timeout=0.1, handler_cancellation=True)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    endpoint.url = f"http://127.0.0.1:{runner.addresses[0][1]}/hook"
+    try:
+        yield endpoint
+    finally:
+        await runner.cleanup()
+
+
+@pytest.fixture
+async def endpoint() -> AsyncIterator[Endpoint]:
+    async with serving() as served:
+        yield served
+
+
+@pytest.fixture
+def public() -> Public:
+    return Public()
+
+
+def config(url: str, **more: Any) -> WebhookConfig:
+    return WebhookConfig(**{"name": "tickets", "url": url, "secret": SECRET, "since": "0", **more})
+
+
+@asynccontextmanager
+async def posting(public: Public, data: Path, *configs: WebhookConfig, pace: Pace = QUICK) -> AsyncIterator[Webhooks]:
+    hooks = Webhooks(configs, public.streams, SystemClock(), data, pace)
+    task = asyncio.create_task(hooks.run())
+    try:
+        yield hooks
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+def stated(hooks: Webhooks, name: str = "tickets") -> dict[str, Any]:
+    return next(each for each in hooks.shown() if each["name"] == name)
+
+
+async def test_every_event_is_posted_in_order_signed_and_as_it_is_stored(
+    public: Public, endpoint: Endpoint, tmp_path: Path
+) -> None:
+    await public.link()
+    await public.tell(held(1))
+    await public.decide(granted())
+    async with posting(public, tmp_path, config(endpoint.url)) as hooks:
+        await public.tell(lent(1))
+        await until("four events", lambda: len(endpoint.taken) == 4)
+        await public.tell(finished(1))
+        await until("the fifth", lambda: len(endpoint.taken) == 5)
+        assert stated(hooks)["state"] == "ok"
+        await until("its place", lambda: stated(hooks)["place"] == "3-1-1")
+    assert endpoint.kinds() == ["control.link_added", "queue.held", "lease.granted", "lend.lent", "queue.finished"]
+    assert endpoint.forged == 0
+    stored = await public.streams[EVENTS].get(1)
+    assert stored is not None
+    assert endpoint.taken[1] == json.loads(stored.body)
+    assert len(set(endpoint.ids)) == 5
+
+
+async def test_a_hook_posts_what_its_filters_name(public: Public, endpoint: Endpoint, tmp_path: Path) -> None:
+    await public.tell(held(1), lent(1), finished(1))
+    await public.decide(granted())
+    async with posting(public, tmp_path, config(endpoint.url, events=("lend.*", "lease.*"), owner="n1")):
+        await until("two events", lambda: len(endpoint.taken) == 2)
+    assert endpoint.kinds() == ["lend.lent", "lease.granted"]
+
+
+async def test_a_new_hook_begins_now_and_stays_there_over_a_restart(
+    public: Public, endpoint: Endpoint, tmp_path: Path
+) -> None:
+    await public.tell(held(1))
+    async with posting(public, tmp_path, config(endpoint.url, since="")):
+        await until("its beginning", lambda: HookBook(tmp_path, "tickets").read())
+    await public.tell(finished(1))
+    async with posting(public, tmp_path, config(endpoint.url, since="")):
+        await until("the event", lambda: endpoint.taken)
+    assert endpoint.kinds() == ["queue.finished"]
+
+
+async def test_what_is_not_taken_is_posted_again_with_the_same_id_before_the_next(
+    public: Public, endpoint: Endpoint, tmp_path: Path
+) -> None:
+    endpoint.answers = [
+        web.Response(status=500),
+        web.Response(status=429, headers={"Retry-After": "0"}),
+        web.Response(status=503),
+    ]
+    await public.tell(held(1), held(2))
+    async with posting(public, tmp_path, config(endpoint.url)) as hooks:
+        await until("both events", lambda: len(endpoint.taken) == 2)
+        assert stated(hooks) | {"place": ""} == {
+            "name": "tickets", "endpoint": endpoint.url.removesuffix("hook") + "...", "state": "ok", "place": "",
+            "delivered": stated(hooks)["delivered"], "failures": 3, "attempts": 5, "missed": 0, "failing_s": 0,
+            "last_status": 204, "error": "",
+        }  # fmt: skip
+    assert endpoint.attempts == [endpoint.ids[0]] * 4 + [endpoint.ids[1]]
+
+
+async def test_after_a_kill_a_hook_goes_on_where_its_endpoint_stands(
+    public: Public, endpoint: Endpoint, tmp_path: Path
+) -> None:
+    await public.tell(*(held(number) for number in range(40)))
+    for _ in range(4):
+        enough = len(endpoint.taken) + 9
+        async with posting(public, tmp_path, config(endpoint.url)):
+            await until("some more", endpoint.has(enough))
+    async with posting(public, tmp_path, config(endpoint.url)):
+        await until("all", lambda: len(set(endpoint.ids)) == 40)
+    first_time = list(dict.fromkeys(endpoint.ids))
+    order = [int(each.rpartition("/")[2]) for each in first_time]
+    assert order == sorted(order)
+    assert len(endpoint.ids) - len(first_time) <= 4  # at most the one that was on its way at each end
+
+
+async def test_a_dead_and_a_silent_endpoint_hold_up_nobody_else(
+    public: Public, endpoint: Endpoint, tmp_path: Path
+) -> None:
+    async with serving() as silent:
+        silent.silent = True
+        others = (config("http://127.0.0.1:9", name="dead"), config(silent.url, name="silent"))
+        async with posting(public, tmp_path, *others, config(endpoint.url)) as hooks:
+            await public.tell(*(held(number) for number in range(20)))
+            await until("all events", lambda: len(endpoint.taken) == 20)
+            await until("a failure", lambda: stated(hooks, "dead")["failures"] > 1)
+            assert (stated(hooks, "dead")["state"], stated(hooks, "dead")["place"]) == ("retrying", "0-0-0")
+            assert stated(hooks, "silent")["delivered"] == 0
+
+
+async def test_no_redirect_is_followed(public: Public, endpoint: Endpoint, tmp_path: Path) -> None:
+    async with serving() as stranger:
+        endpoint.answers = [web.Response(status=307, headers={"Location": stranger.url})]
+        await public.tell(held(1))
+        async with posting(public, tmp_path, config(endpoint.url)) as hooks:
+            await until("the event", lambda: endpoint.taken)
+            assert stated(hooks)["failures"] == 1
+        assert stranger.attempts == []
+
+
+async def test_a_hook_whose_endpoint_fails_for_too_long_is_disabled_where_it_stands(
+    public: Public, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await public.tell(held(1))
+    doomed = config("http://127.0.0.1:9")
+    async with posting(public, tmp_path, msgspec.structs.replace(doomed, give_up_h=0)) as hooks:
+        await until("its end", lambda: stated(hooks)["state"] == "disabled")
+        assert stated(hooks)["error"].startswith("no answer: ")
+    [record] = [each for each in caplog.records if each.message == "webhook_disabled"]
+    assert (record.hook, record.place) == ("tickets", "0-0-0")  # type: ignore[attr-defined]
+    assert HookBook(tmp_path, "tickets").read() is not None
+
+
+async def test_an_endpoint_that_is_gone_is_asked_no_more_until_a_restart(
+    public: Public, endpoint: Endpoint, tmp_path: Path
+) -> None:
+    endpoint.answers = [web.Response(status=410)]
+    await public.tell(held(1))
+    async with posting(public, tmp_path, config(endpoint.url)) as hooks:
+        await until("its end", lambda: stated(hooks)["state"] == "disabled")
+    assert len(endpoint.attempts) == 1
+    async with posting(public, tmp_path, config(endpoint.url)):
+        await until("the event", lambda: endpoint.taken)
+
+
+async def test_what_is_gone_from_a_stream_is_counted(public: Public, endpoint: Endpoint, tmp_path: Path) -> None:
+    await public.tell(held(1), held(2), finished(1))
+    public.streams[EVENTS].expire(3)
+    async with posting(public, tmp_path, config(endpoint.url)) as hooks:
+        await until("the event", lambda: endpoint.taken)
+        assert stated(hooks)["missed"] == 2
+    assert endpoint.kinds() == ["queue.finished"]
+
+
+async def test_pauses_grow_to_a_bound_and_obey_the_endpoint_up_to_it(public: Public, tmp_path: Path) -> None:
+    hooks = Webhooks([config("http://127.0.0.1:9")], public.streams, SystemClock(), tmp_path)
+    pause = hooks.hooks[0]._pause_s
+    assert [0.5 * 2**n <= pause(n, Outcome(error="x")) <= 2**n for n in range(6)] == [True] * 6
+    assert 150 <= pause(40, Outcome(error="x")) <= 300
+    assert pause(0, Outcome(error="x", retry_after_s=60)) == 60
+    assert pause(0, Outcome(error="x", retry_after_s=1e9)) == 300
+
+
+def test_a_secret_comes_from_a_file_that_its_owner_alone_can_read(public: Public, tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    path.write_text(SECRET + "\n")
+    path.chmod(0o644)
+    asked = config("http://127.0.0.1:9", secret="", secret_file=path)
+    with pytest.raises(BadConfigError, match="must be readable by its owner alone"):
+        Webhooks([asked], public.streams, SystemClock(), tmp_path)
+    path.chmod(0o600)
+    assert Webhooks([asked], public.streams, SystemClock(), tmp_path).hooks
+
+
+@pytest.mark.parametrize(
+    "secret", ["whsec_", "hunter2", "whsec_c2hvcnQ=", "whsec_" + base64.b64encode(b"a" * 32).decode()]
+)
+def test_a_weak_secret_is_refused_and_not_shown(public: Public, tmp_path: Path, secret: str) -> None:
+    with pytest.raises(BadConfigError) as raised:
+        Webhooks([config("http://127.0.0.1:9", secret=secret)], public.streams, SystemClock(), tmp_path)
+    assert secret.removeprefix("whsec_") == "" or secret.removeprefix("whsec_") not in str(raised.value)
