@@ -25,6 +25,7 @@ from services.cli.simulate import check_writable
 from services.cli.what_if_history import read
 from services.lifecycle import EXIT_OK
 from services.simulator.drivers import OURS
+from services.simulator.model.policies.registry import check as check_policy
 from services.simulator.whatif import report
 from services.simulator.whatif.answer import Answer, what_if
 from services.simulator.whatif.changes import FLAGS, NONE, Changes
@@ -66,8 +67,9 @@ def changes_asked(parsed: argparse.Namespace) -> Changes:
         BadSettingError: a setting is unknown or out of its range.
         BadConfigError: there is no such policy.
     """
-    if parsed.policy not in {"", NONE, OURS, CURRENT.name}:
-        raise BadConfigError(f"--policy {parsed.policy!r}: must be {NONE}, or {OURS} ({CURRENT.name})")
+    ours = parsed.policy in {"", NONE, OURS, CURRENT.name}
+    if not ours:
+        check_policy(parsed.policy)
     if parsed.policy == NONE and parsed.links:
         raise BadConfigError(f"--policy {NONE} lends over no link, so that --link would say nothing")
     return Changes(
@@ -75,6 +77,7 @@ def changes_asked(parsed: argparse.Namespace) -> Changes:
         added=tuple(_added(text) for text in parsed.links),
         removed=tuple(_named(text) for text in parsed.without),
         lends=parsed.policy != NONE,
+        policy="" if ours else parsed.policy,
     )
 
 

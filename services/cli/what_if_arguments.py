@@ -72,7 +72,7 @@ def add_what_if(add: Callable[..., Any], command: Callable[..., argparse.Argumen
         "--policy",
         default="",
         metavar="NAME",
-        help="`none`: lend nothing; or a policy of `leaseway simulate`, for the run on",
+        help="`none`: lend nothing; or another of `leaseway simulate`",
     )
     parser.add_argument("--json", action="store_true", help="print the whole answer as one JSON object")
     parser.add_argument("--report", type=Path, metavar="OUT", help="write the answer as an HTML file")

@@ -11,6 +11,7 @@ from adapters.log.reader import Reader
 from domain.errors import BadConfigError, BadLinkError
 from domain.events import LinkAdded
 from domain.ids import ModelId, NodeId
+from domain.master.state import decode_state, encode_state
 from services.cli.what_if_arguments import Moment
 from services.cli.what_if_history import read
 from services.simulator.model.scenario import Arrival
@@ -160,6 +161,46 @@ def test_helpers_own_requests_come_back_to_them_when_nothing_is_lent():
     assert alone.requests == 3
     assert alone.mean_s == pytest.approx(2.0, rel=0.05)
     assert alone.mean_s < answer.happened["n01/m00"].mean_s
+
+
+@pytest.mark.parametrize("policy", ["water", "steal"])
+def test_a_policy_of_the_model_shares_the_burst_too_and_decides_nothing_again(one: Recorded, policy: str):
+    answer = what_if(one, Changes(policy=policy, added=(FASTER,)))
+    mine = what_if(one, Changes(added=(FASTER,)))
+    for theirs, ours in zip(answer.changed, mine.changed, strict=True):
+        assert theirs.figures[ALL].drain_s == pytest.approx(ours.figures[ALL].drain_s, rel=0.2)
+        assert theirs.figures[ALL].drain_s != ours.figures[ALL].drain_s
+    assert any(f"policy {policy} is run on by the simulator's model" in note for note in answer.notes)
+
+
+@pytest.fixture(scope="module")
+def wide() -> Recorded:
+    """Ten requests of two seconds each at an owner whose engine serves two at once."""
+    later = recorded(stored(twice(burst(10))), Moment(before_end_us=30_000_000))
+    state = decode_state(later.state)
+    known = state.nodes[NodeId("n00")].models
+    known[ModelId("m00")] = msgspec.structs.replace(known[ModelId("m00")], slots=2)
+    return msgspec.structs.replace(later, state=encode_state(state))
+
+
+def test_an_engine_serves_as_many_at_once_as_it_has_slots(wide: Recorded):
+    alone = what_if(wide, Changes(lends=False)).changed[1].figures[ALL]
+    assert alone.drain_s == pytest.approx(10 * 2 / 2, rel=0.02)
+
+
+def test_a_policy_of_the_model_is_refused_where_the_model_has_no_words_for_what_was(wide: Recorded):
+    with pytest.raises(BadConfigError, match="water: the simulator's model serves one request at a time; n00 has more"):
+        what_if(wide, Changes(policy="water"))
+
+
+def test_a_model_policy_loads_where_the_product_had_to():
+    switching = dataclasses.replace(
+        burst(40), speeds=(1.0, 2.0), loaded=(0, 1), load_s=(5.0, 5.0), unit_s=(2.0, 2.0), one_model=False
+    )
+    answer = what_if(recorded(stored(switching)), Changes(policy="water"))
+    for column in answer.changed:
+        assert column.figures[ALL].load_s == pytest.approx(5.0)
+        assert column.figures[ALL].drain_s == pytest.approx(answer.happened[ALL].drain_s, rel=0.05)
 
 
 def test_a_range_begins_with_a_busy_time_and_ends_where_it_is_told():

@@ -7,8 +7,9 @@ from typing import Final
 import msgspec
 
 from services.simulator.whatif.changes import Changes, check
-from services.simulator.whatif.cluster import HistoricCluster
+from services.simulator.whatif.cluster import HistoricCluster, RanOn
 from services.simulator.whatif.figures import ALL, Figures, happened, mean_of, of_run
+from services.simulator.whatif.model_run import run_by_model
 from services.simulator.whatif.recorded import Recorded
 from services.simulator.whatif.redecide import Redecided, redecide
 from services.simulator.whatif.start import end_of, links_of, served, start_of
@@ -77,7 +78,7 @@ def what_if(recorded: Recorded, changes: Changes, *, draws: int = DRAWS, step: S
         happened=happened(recorded),
         unchanged=unchanged,
         changed=() if changes.nothing else tuple(_columns(recorded, changes, draws, step)),
-        notes=tuple(_notes(recorded, strange)),
+        notes=tuple(_notes(recorded, changes, strange)),
     )
 
 
@@ -102,7 +103,7 @@ def _column(ground: str, recorded: Recorded, changes: Changes, times: Sequence[T
     runs, refused = [], 0
     sources: Counter[str] = Counter()
     for each in times:
-        ran = HistoricCluster(recorded, changes, each).run()
+        ran = _run_on(recorded, changes, each)
         runs.append(of_run(ran))
         refused += ran.refused
         sources += each.sources
@@ -118,8 +119,18 @@ def _column(ground: str, recorded: Recorded, changes: Changes, times: Sequence[T
     )
 
 
-def _notes(recorded: Recorded, strange: int) -> Sequence[str]:
+def _run_on(recorded: Recorded, changes: Changes, times: Times) -> RanOn:
+    if changes.policy:
+        return run_by_model(recorded, changes, times, changes.policy)
+    return HistoricCluster(recorded, changes, times).run()
+
+
+def _notes(recorded: Recorded, changes: Changes, strange: int) -> Sequence[str]:
     notes = list(recorded.notes)
+    if changes.policy:
+        notes.append(
+            f"policy {changes.policy} is run on by the simulator's model, with one speed for each node, and decides nothing again"
+        )
     if recorded.left_out:
         kinds = ", ".join(f"{count} {kind}" for kind, count in recorded.left_out.items())
         notes.append(f"left out: requests that were never served ({kinds})")

@@ -32,11 +32,13 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     """Named by their ends; the flags do not matter."""
     lends: bool = True
     """False: no link at all."""
+    policy: str = ""
+    """Of the simulator's model, for the run on; empty: the product's own rules."""
 
     @property
     def nothing(self) -> bool:
         """Whether all stays as it was."""
-        return not (self.settings or self.added or self.removed) and self.lends
+        return not (self.settings or self.added or self.removed or self.policy) and self.lends
 
     def at_the_beginning(self, control: Control) -> Iterator[ControlEvent]:
         """Yield what operators would have had to decide before the range, given what they had decided by then."""
@@ -67,6 +69,7 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     def words(self) -> list[str]:
         """Return the changes one by one, as people read them."""
         said = [] if self.lends else ["nothing is lent"]
+        said += [f"policy {self.policy}"] if self.policy else []
         said += [f"without {name_of(link)}" for link in self.removed]
         said += [f"with {name_of(link)}" + _flags(link) for link in self.added]
         return said + [f"{name} = {show_value(SETTINGS[name], value)}" for name, value in sorted(self.settings.items())]

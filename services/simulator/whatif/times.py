@@ -58,7 +58,15 @@ class Times(ABC):
     def _by_price(self, price: Price, work: int) -> int:
         return cost_us(unit_q64(price.log), work)
 
-    def _load_by_fit(self, node: NodeId, model: ModelId) -> int:
+    def ratio(self, one: Asked, node: NodeId, model: ModelId) -> float:
+        """Return how much faster than its owner a node serves a request, by the fits; 1 where they do not say."""
+        here, there = self._price(one, one.owner, one.model), self._price(one, node, model)
+        if here is None or there is None:
+            return 1.0
+        return self._by_price(here, one.work) / self._by_price(there, one.work)
+
+    def load_by_fit_us(self, node: NodeId, model: ModelId) -> int:
+        """Return the median of the loads that were measured; 0 if none was."""
         fit = self._state.fits.get(owner_key(node, model)) or Fit()
         took = sorted(fit.loads_us)
         return took[len(took) // 2] if took else 0
@@ -83,7 +91,7 @@ class FitTimes(Times):
 
     def load_us(self, node: NodeId, model: ModelId) -> int:
         """Return the median of what was measured; 0 if nothing was."""
-        return self._load_by_fit(node, model)
+        return self.load_by_fit_us(node, model)
 
 
 class RecordedTimes(Times):
@@ -112,7 +120,7 @@ class RecordedTimes(Times):
     def load_us(self, node: NodeId, model: ModelId) -> int:
         """Return the next recorded load; the median of what was measured once they are used up."""
         recorded = self._loads.get((node, model))
-        return recorded.popleft() if recorded else self._load_by_fit(node, model)
+        return recorded.popleft() if recorded else self.load_by_fit_us(node, model)
 
 
 def spread(fit: Fit) -> list[float]:
