@@ -13,7 +13,9 @@ from services.cli.control_arguments import add_links, add_settings
 from services.cli.plan_arguments import add_plan
 from services.cli.rows_arguments import add_rows
 from services.cli.simulate_arguments import add_simulate
+from services.cli.subscribe_arguments import add_subscribe
 from services.cli.what_if_arguments import add_what_if
+from services.cli.why_arguments import add_why
 
 ABOUT: Final = """\
 Leaseway serves inference requests on several machines and lends the backlog of one to another.
@@ -192,6 +194,7 @@ def _add_looking(add: Add) -> None:
         )
     )
     add_rows(add, _command)
+    add_why(add, _command)
     _add_streams(add)
     _command(add, "version", "version", "print the version", data=False)
 
@@ -227,6 +230,7 @@ def _add_changing(add: Add) -> None:
     add_links(_group(add, "links", "say who may lend to whom"), _command)
     add_settings(_group(add, "settings", "read and change the settings of the cluster"), _command)
     _add_provision(add)
+    add_subscribe(add, _command)
 
 
 def _add_provision(add: Add) -> None:
@@ -273,7 +277,9 @@ def _add_services(add: Add) -> None:
         )
         service.add_argument("--bus", metavar="URL", help="the NATS server, or several, comma-separated")
         service.add_argument(
-            "--credentials", metavar="FILE", help="its key (default: DIR/keys/<name>.json; `leaseway provision` makes it)"
+            "--credentials",
+            metavar="FILE",
+            help="its key (default: DIR/keys/<name>.json; `leaseway provision` makes it)",
         )
         service.add_argument("--supervised", action="store_true", help=argparse.SUPPRESS)
         if name == "node":

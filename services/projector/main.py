@@ -20,6 +20,7 @@ from services.projector.api import Api
 from services.projector.health import Health
 from services.projector.metrics import ProjectorMetrics
 from services.projector.projector import Projector, Setup
+from services.projector.webhooks import Webhooks
 
 _LOG: Final = logging.getLogger("leaseway.projector")
 NAME: Final = "projector"
@@ -39,13 +40,18 @@ async def run(config: Config, ready: Callable[[str], None], stop: asyncio.Event)
     credentials = load_credentials(config.bus.credentials or key_path(config.data, NAME))
     bus = await connect(config.bus.url, credentials, name=NAME, required=False, wait_s=1.0)
     projector = Projector(setup_of(config, bus, clock))
-    api = Api(projector, Health(projector, router_version()), clock)
+    hooks = Webhooks(config.webhooks, projector.streams, clock, config.data)
+    api = Api(projector, Health(projector, router_version(), hooks), clock)
+    api.routes.add("/v1/webhooks", hooks.answer)
     metrics = ProjectorMetrics(projector, lambda: bus.connected)
     server = HttpServer(metrics.beside(api.handle), connections_max=_CONNECTIONS_MAX, served_by=NAME)
+    posting = asyncio.create_task(hooks.run(), name="webhooks")
     try:
         port = await server.start(config.http.host, config.http.port)
         await _run_until(projector, stop, lambda: ready(f"http://{config.http.host}:{port}"))
     finally:
+        posting.cancel()
+        await asyncio.gather(posting, return_exceptions=True)
         await server.stop()
         await bus.close()
 
