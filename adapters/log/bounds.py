@@ -91,11 +91,13 @@ _DECODER: Final = msgspec.json.Decoder(Union[tuple(_twin(each) for each in get_a
 
 def _is_flat(kind: type[EventBody]) -> bool:
     """Tell whether an event is made of texts and numbers alone."""
-    return all(not get_args(field.type) and not _is_struct(field.type) for field in msgspec.structs.fields(kind))
+    return all(_is_plain(field.type) for field in msgspec.structs.fields(kind))
 
 
-def _is_struct(kind: object) -> bool:
-    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+def _is_plain(kind: Any) -> bool:
+    if get_origin(kind) in {Union, UnionType}:
+        return all(_is_plain(each) for each in get_args(kind))
+    return not get_args(kind) and not (isinstance(kind, type) and issubclass(kind, msgspec.Struct))
 
 
 def _narrowed(kind: type[EventBody]) -> type[EventBody]:

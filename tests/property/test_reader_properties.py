@@ -72,7 +72,7 @@ def test_what_is_read_at_once_is_judged_as_piece_by_piece(seed: int, monkeypatch
 
 def test_nearly_every_kind_of_event_is_read_at_once():
     tags = {tag_of(kind) for kind in bounds.NARROWED}
-    assert tags >= {"queue.held", "queue.finished", "lend.lent", "borrow.finished", "obs.due"}
+    assert tags >= {"queue.held", "queue.finished", "lend.lent", "borrow.finished", "queue.snapshot", "obs.due"}
     for kind, narrowed in bounds.NARROWED.items():
         assert narrowed.__struct_fields__ == kind.__struct_fields__
         assert tag_of(narrowed) == tag_of(kind)
