@@ -79,7 +79,11 @@ def fold_fact(state: State, given: FactOrRejected) -> None:
     """Fold one message of LW_EVENTS; a rejected one only moves time and the position."""
     stamp_us = given.stamp_us
     if state.stamp_us:
-        state.now_us += min(max(stamp_us - state.stamp_us, 0), STAMP_STEP_US_MAX)
+        step_us = stamp_us - state.stamp_us
+        if 0 < step_us <= STAMP_STEP_US_MAX:
+            state.now_us += step_us
+        elif step_us > 0:
+            state.now_us += STAMP_STEP_US_MAX
     state.stamp_us = stamp_us  # also where it went back: time must go on from there, not wait until it is caught up
     state.hi = given.seq
     if not isinstance(given, FactInput):
