@@ -18,7 +18,7 @@ import msgspec
 
 from adapters.clock import random_fraction, random_token
 from adapters.keys import Credentials, Signer
-from adapters.nats.wire import Handler, Wire, WireError
+from adapters.nats.wire import Gathered, Handler, Wire, WireError
 from domain.errors import (
     BadConfigError,
     BusError,
@@ -81,7 +81,7 @@ class Bus:
         self._wire: Wire | None = None
         self._changed = asyncio.Event()
         self._ids = itertools.count(1)
-        self._subscriptions: dict[bytes, tuple[bytes, Handler]] = {}
+        self._subscriptions: dict[bytes, tuple[bytes, Handler | Gathered]] = {}
         self._denied: dict[str, Callable[[str], None]] = {}
         self._calls: dict[bytes, _Call] = {}
         self._sweeper: asyncio.TimerHandle | None = None
@@ -159,7 +159,9 @@ class Bus:
 
     # -- what streams and followers are made of
 
-    def subscribe(self, subject: str, handler: Handler, denied: Callable[[str], None] | None = None) -> bytes:
+    def subscribe(
+        self, subject: str, handler: Handler | Gathered, denied: Callable[[str], None] | None = None
+    ) -> bytes:
         """Have `handler` called for each message on `subject` from now on, over all connections; return the subscription's id.
 
         `denied` is called with the server's words if this process may not listen there.

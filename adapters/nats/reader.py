@@ -12,6 +12,7 @@ import msgspec
 from adapters.clock import random_token
 from adapters.headers import decode_headers
 from adapters.nats.api import StreamMissingError, place_of, read_outcome
+from adapters.nats.wire import Gathered, Message
 from domain.errors import HistoryGapError, NoAnswerError
 from domain.ports import Bounds, StoredMessage
 
@@ -24,9 +25,10 @@ SILENCE_S: Final = 2.5
 MISSING_S: Final = 10.0
 """How long a stream may seem not to exist (a server that starts) before that is believed."""
 _BATCH_BYTES: Final = 4 * 1024 * 1024
-_BATCH_MIN, _BATCH_FIRST, _BATCH_MAX = 8, 256, 4096
+_BATCH_MIN, _BATCH_FIRST, _BATCH_MAX = 8, 256, 8192
 _INACTIVE_NS: Final = 30_000_000_000
 _PAUSE_S: Final = 0.1
+_SUBJECTS_KEPT: Final = 65_536
 
 
 class _Source(Protocol):
@@ -56,6 +58,9 @@ class Reader:
         self._broken = True
         self._gap = False
         self._fruitless = 0
+        self._prefix = b""
+        """Of the reply subjects of what this consumer delivers, in a server without domains."""
+        self._subjects: dict[bytes, str] = {}
 
     async def batch(self) -> list[StoredMessage]:
         """Return the messages that have come since, at least one.
@@ -106,20 +111,40 @@ class Reader:
         if self._bus.send(subject, request, self._inbox):
             self._credit += count
 
-    def _take(self, subject: bytes, reply: bytes, headers: bytes, body: bytes) -> None:
-        if not reply.startswith(b"$JS.ACK."):
-            self._note_status(headers)
-            return
-        seq, stamp_ns, _ = place_of(reply)
-        self._credit -= 1
-        if seq == self._taken + 1 and not self._broken:
-            self._taken = seq
-            self._last = StoredMessage(seq, stamp_ns, subject.decode(), headers, body)
-            self._buffer.append(self._last)
-        elif seq > self._taken:
-            self._broken = self._gap = True
-        if not self._wake.is_set():
-            self._wake.set()
+    def _take(self, messages: list[Message]) -> None:
+        """Take what came at once, as far as it is what comes next."""
+        taken, broken, add, subjects = self._taken, self._broken, self._buffer.append, self._subjects
+        last, delivered = self._last, 0
+        prefix = self._prefix
+        for subject, reply, headers, body in messages:
+            if reply.startswith(prefix):  # see place_of; all five tokens that follow are numbers
+                _, seq_said, _, stamp_said, _ = reply.rsplit(b".", 4)
+                seq, stamp_ns = int(seq_said), int(stamp_said)
+            elif reply.startswith(b"$JS.ACK."):
+                seq, stamp_ns, _ = place_of(reply)
+            else:
+                self._taken, self._last, self._broken = taken, last, broken
+                self._credit -= delivered
+                self._note_status(headers)
+                broken, delivered = self._broken, 0
+                continue
+            delivered += 1
+            if seq == taken + 1 and not broken:
+                taken = seq
+                last = StoredMessage(seq, stamp_ns, subjects.get(subject) or self._name(subject), headers, body)
+                add(last)
+            elif seq > taken:
+                broken = self._gap = True
+        self._taken, self._last, self._broken = taken, last, broken
+        self._credit -= delivered
+        self._wake.set()
+
+    def _name(self, subject: bytes) -> str:
+        """Return a subject as text; a stream has few, and each comes many times."""
+        if len(self._subjects) >= _SUBJECTS_KEPT:
+            self._subjects.clear()
+        name = self._subjects[subject] = subject.decode()
+        return name
 
     def _note_status(self, headers: bytes) -> None:
         status = headers[9:12]
@@ -127,7 +152,6 @@ class Reader:
             self._credit -= int(decode_headers(headers).get("Nats-Pending-Messages", self._credit))
         elif status != b"100":  # the consumer or its leader is gone
             self._broken = True
-        self._wake.set()
 
     async def _begin(self) -> None:
         """Make a consumer that starts after the last message taken."""
@@ -172,8 +196,9 @@ class Reader:
     async def _create(self) -> None:
         self._connection = self._bus.connections
         self._consumer = f"r{random_token(8)}"
+        self._prefix = f"$JS.ACK.{self._stream.name}.{self._consumer}.".encode()
         inbox = self._bus.new_inbox()
-        self._inbox, self._sid = inbox.encode(), self._bus.subscribe(inbox, self._take)
+        self._inbox, self._sid = inbox.encode(), self._bus.subscribe(inbox, Gathered(self._take))
         self._credit, self._broken, self._gap = 0, False, False
         config = {
             "name": self._consumer,

@@ -18,6 +18,29 @@ from adapters.keys import Signer
 Handler = Callable[[bytes, bytes, bytes, bytes], None]
 """Takes (subject, reply subject, header block, body) of one message, in order of arrival; must not block."""
 
+Message = tuple[bytes, bytes, bytes, bytes]
+"""(subject, reply subject, header block, body)."""
+
+
+class Gathered(list[Message]):
+    """In the place of a handler: collects what came in one reading of the socket, then gives it all to `take`, in order.
+
+    For who reads a whole stream: what a call costs a message is then paid once for some hundreds.
+    """
+
+    __slots__ = ("_take",)
+
+    def __init__(self, take: Callable[[list[Message]], None]) -> None:
+        super().__init__()
+        self._take = take
+
+    def give(self) -> None:
+        """Hand over what was collected."""
+        taken = self[:]
+        self.clear()
+        self._take(taken)
+
+
 WRITE_BUFFER_BYTES_MAX: Final = 32 * 1024 * 1024
 _CRLF: Final = b"\r\n"
 _MSG, _HMSG = b"MH"
@@ -55,7 +78,7 @@ class Wire(asyncio.Protocol):
         """Set once the connection has ended."""
         self._on_error = on_error
         self._loop = asyncio.get_running_loop()
-        self._handlers: dict[bytes, Handler] = {}
+        self._handlers: dict[bytes, Handler | Gathered] = {}
         self._transport: asyncio.Transport | None = None
         self._rest = b""
         self._out: list[bytes] = []
@@ -90,7 +113,7 @@ class Wire(asyncio.Protocol):
             raise
         return wire
 
-    def subscribe(self, sid: bytes, subject: bytes, handler: Handler) -> None:
+    def subscribe(self, sid: bytes, subject: bytes, handler: Handler | Gathered) -> None:
         """Have `handler` called for each message on `subject`."""
         self._handlers[sid] = handler
         self._write(b"SUB %b %b\r\n" % (subject, sid))
@@ -158,18 +181,20 @@ class Wire(asyncio.Protocol):
         self.data_count += 1
         buffer = self._rest + data if self._rest else data
         position, end, find, handlers = 0, len(buffer), buffer.find, self._handlers
+        gathered: Gathered | None = None
         while position < end:
             eol = find(_CRLF, position)
             if eol < 0:
                 break
-            start = eol + 2
+            start = middle = eol + 2
             kind = buffer[position]
-            if kind == _MSG:  # MSG subject sid [reply] size
-                fields = buffer[position + 4 : eol].split()
-                middle = start
-            elif kind == _HMSG:  # HMSG subject sid [reply] header-size size
+            if kind == _HMSG:  # HMSG subject sid [reply] header-size size
                 fields = buffer[position + 5 : eol].split()
-                middle = start + int(fields.pop(-2))
+                middle += int(fields[-2])
+                replies = 5
+            elif kind == _MSG:  # MSG subject sid [reply] size
+                fields = buffer[position + 4 : eol].split()
+                replies = 4
             else:
                 self._control(buffer[position:eol])
                 position = start
@@ -177,12 +202,22 @@ class Wire(asyncio.Protocol):
             stop = start + int(fields[-1])
             if stop + 2 > end:
                 break
-            handler = handlers.get(fields[1])
-            if handler is not None:
-                reply = fields[2] if len(fields) == 4 else b""
-                handler(fields[0], reply, buffer[start:middle], buffer[middle:stop])
             position = stop + 2
+            handler = handlers.get(fields[1])
+            if handler is None:
+                continue
+            reply = fields[2] if len(fields) == replies else b""
+            if gathered is not None and handler is not gathered:
+                gathered.give()
+                gathered = None
+            if isinstance(handler, Gathered):
+                gathered = handler
+                gathered.append((fields[0], reply, buffer[start:middle], buffer[middle:stop]))
+            else:
+                handler(fields[0], reply, buffer[start:middle], buffer[middle:stop])
         self._rest = buffer[position:] if position < end else b""
+        if gathered is not None:
+            gathered.give()
 
     def _control(self, line: bytes) -> None:
         word = line[:4].upper()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from adapters.headers import decode_headers, encode_headers
 from adapters.nats.api import place_of, read_ack, read_message, stamp_ns
-from adapters.nats.wire import Wire
+from adapters.nats.wire import Gathered, Wire
 from domain.errors import PublishRefusedError, PublishUnknownError, WrongLastSequenceError
 from domain.ports import Stored, StoredMessage
 
@@ -48,6 +48,32 @@ def test_messages_are_the_same_however_the_network_cuts_them(messages: list[Mess
         return listening.heard
 
     assert asyncio.run(feed()) == messages
+
+
+@given(
+    messages=st.lists(st.tuples(MESSAGES, st.booleans()), max_size=8), cuts=st.lists(st.integers(0, 2000), max_size=6)
+)
+def test_who_takes_messages_gathered_gets_the_same_in_the_same_order(
+    messages: list[tuple[Message, bool]], cuts: list[int]
+):
+    async def feed() -> list[Message]:
+        listening = Listening()
+        listening.wire.subscribe(b"9", b"y", Gathered(listening.heard.extend))
+        data = b"".join(on_the_wire(message, b"9" if gathered else b"7") for message, gathered in messages)
+        edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
+        for start, end in itertools.pairwise(edges):
+            listening.wire.data_received(data[start:end])
+        return listening.heard
+
+    assert asyncio.run(feed()) == [message for message, _ in messages]
+
+
+async def test_what_came_at_once_is_given_at_once():
+    listening, given_at_once = Listening(), list[int]()
+    listening.wire.subscribe(b"9", b"y", Gathered(lambda messages: given_at_once.append(len(messages))))
+    message = (b"a", b"", b"", b"body")
+    listening.wire.data_received(on_the_wire(message, b"9") * 3 + on_the_wire(message, b"9")[:-4])
+    assert given_at_once == [3]
 
 
 async def test_what_nobody_subscribed_to_is_passed_over():
