@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 CONSTRAINTS := -c .ci/constraints.txt
 
-.PHONY: install demo test check lint types fix kills stale faults campaigns simulate real bench clean help
+.PHONY: install demo test check lint types fix kills stale faults campaigns simulate real what-if bench clean help
 
 help: ## Say what each target does
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -64,6 +64,9 @@ simulate: $(VENV)/.installed ## Compare lending rules under a virtual clock (ARG
 
 real: $(VENV)/.installed ## Run seven scenarios of the simulator on real processes and compare, 20 minutes (ARGS="--scenarios a,n --seeds 1000")
 	$(BIN)/python -m tests.real $(ARGS)
+
+what-if: $(VENV)/.installed ## Predict bursts on real processes from their history and compare, 12 minutes (ARGS="--scenarios a,n --seeds 1000")
+	$(BIN)/python -m tests.real.what_if $(ARGS)
 
 BENCHES := master lease_latency bus machines projector proxy
 

@@ -9,8 +9,9 @@ import pytest
 from adapters.log.history import Streams
 from adapters.log.reader import Reader
 from domain.errors import BadConfigError, BadLinkError
-from domain.events import LinkAdded
+from domain.events import ControlEvent, LinkAdded
 from domain.ids import ModelId, NodeId
+from domain.master.inputs import ControlInput
 from domain.master.state import decode_state, encode_state
 from services.cli.what_if_arguments import Moment
 from services.cli.what_if_history import read
@@ -237,6 +238,38 @@ def test_the_report_shows_every_row_and_no_script(one: Recorded):
     assert all(cell in page for row in rows(answer) for cell in row)
     assert "n00/m00 -&gt; n01/m00: granted" in page
     assert "<script" not in page
+
+
+# -- what happens in the range
+
+
+def with_control(one: Recorded, at_s: float, event: ControlEvent) -> Recorded:
+    first = one.steps[0]
+    later = (one.begin_us + round(at_s * 1e6), ControlInput(99, event))
+    steps = [msgspec.structs.replace(first, control=[*first.control, later]), *one.steps[1:]]
+    return msgspec.structs.replace(one, steps=steps)
+
+
+def test_a_link_that_was_made_in_the_range_is_made_then_in_the_run_on(one: Recorded):
+    made = what_if(with_control(one, 10, FASTER), Changes())
+    before, from_the_first = what_if(one, Changes()), what_if(one, Changes(added=(FASTER,)))
+    least_s, most_s = drain_s(from_the_first, RECORDED, changed=True), drain_s(before, RECORDED, changed=False)
+    assert least_s + 3 < drain_s(made, RECORDED, changed=False) < most_s - 3
+
+
+def test_a_link_that_was_made_in_the_range_is_not_where_the_changes_leave_it_out(one: Recorded):
+    without = what_if(with_control(one, 10, FASTER), Changes(removed=(FASTER,)))
+    assert without.changed[1].figures == what_if(one, Changes()).unchanged[1].figures
+
+
+def test_a_client_that_left_leaves_again_after_the_same_time(one: Recorded):
+    last = one.asked[-1]
+    gone = msgspec.structs.replace(last, gone=True, ended_us=last.at_us + 5_000_000, service_us=0)
+    answer = what_if(msgspec.structs.replace(one, asked=[*one.asked[:-1], gone]), Changes(lends=False))
+    alone = what_if(one, Changes(lends=False))
+    saved_s = drain_s(alone, FITS, changed=True) - drain_s(answer, FITS, changed=True)
+    assert saved_s == pytest.approx(2.0, rel=0.05)
+    assert answer.happened[ALL].requests == answer.changed[0].figures[ALL].requests == 29
 
 
 # -- what cannot be asked
