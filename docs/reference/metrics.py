@@ -20,14 +20,15 @@ from services.telemetry.table import (  # the project's root has to be on the pa
 
 HEAD = f"""# Metrics and traces
 
-Each process answers `GET /metrics` where it answers `/health`: a gateway at its port (8000), a node (8100), the projector (8200), the
-master (8300). It is for operators: a proxy in front of a gateway should pass on `/v1/` alone. The text is Prometheus' own, or
-OpenMetrics if `Accept` asks for it. Besides what is listed here each process states the client library's `process_*`, `python_gc_*`
-and `python_info`.
+Each process answers `GET /metrics` where it answers `/health`: a gateway at its port (8000), a node (8100), the projector
+(8200), the master (8300). It is for operators: a proxy in front of a gateway should pass on `/v1/` alone. The text is
+Prometheus' own, or OpenMetrics if `Accept` asks for it. Besides what is listed here each process states the client library's
+`process_*`, `python_gc_*` and `python_info`.
 
-Labels are bounded: models are those of the configuration (a model that no node serves is `unknown`), nodes those that are enrolled, codes
-those of [reasons](reasons.md) and of the API. A metric has at most {LABEL_SETS_MAX} sets of labels; what comes beyond is counted under
-`other`. No request id, tenant or text of a client is in any of them. Counters begin at 0 with each process.
+Labels are bounded: models are those of the configuration (a model that no node serves is `unknown`), nodes those that are
+enrolled, codes those of [reasons](reasons.md) and of the API. A metric has at most {LABEL_SETS_MAX} sets of labels; what comes
+beyond is counted under `other`. No request id, tenant or text of a client is in any of them. Counters begin at 0 with each
+process.
 
 [compose/](../../compose/README.md) has a Prometheus that scrapes all of them and a Grafana dashboard. This page is made from
 `services/telemetry/table.py`, and so are the instruments.
@@ -41,9 +42,10 @@ TITLES = {
 }
 TRACES = """
 ## Traces
-With `[telemetry] otlp_url` (or the standard `OTEL_EXPORTER_OTLP_ENDPOINT`) and the extra `leaseway[tracing]` each process sends spans by
-OTLP/HTTP; [how](../how-to/observe.md). A client's `traceparent` and `tracestate` are taken on, and go to the helper with the lend and
-to the engine, also where tracing is off. No prompt, answer, error message or key is in a span, and no trace id in an event.
+With `[telemetry] otlp_url` (or the standard `OTEL_EXPORTER_OTLP_ENDPOINT`) and the extra `leaseway[tracing]` each process sends
+spans by OTLP/HTTP; [how](../how-to/observe.md). A client's `traceparent` and `tracestate` are taken on, and go to the helper
+with the lend and to the engine, also where tracing is off. No prompt, answer, error message or key is in a span, and no trace
+id in an event.
 
 | span | of | lies in | what it is |
 |---|---|---|---|

@@ -10,6 +10,7 @@ import shlex
 import shutil
 import signal
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -114,9 +115,7 @@ class Machines:
         """Return once everything that was started answers."""
         for name in self.running:
             machine, _, kind = name.partition(":")
-            await until(
-                f"{name} to be ready\n{self.words()}", lambda m=machine, k=kind: self._ready(m, k), timeout_s=START_S
-            )
+            await until(f"{name} to be ready", partial(self._ready, machine, kind), timeout_s=START_S)
 
     async def _ready(self, machine: str, kind: str) -> bool:
         process = self.running[f"{machine}:{kind}"]
