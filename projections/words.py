@@ -10,7 +10,7 @@ def duration(us: int) -> str:
     if us < 0:
         return "-"
     for unit, size in _US_PER:
-        if us >= size:
+        if us >= size - size // 2000:  # what is shown as 1000 of a unit is 1 of the next
             return f"{us / size:.3g} {unit}"
     return f"{us} us"
 

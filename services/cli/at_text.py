@@ -1,6 +1,7 @@
 """The state of the cluster as text: one table for each kind of thing, in order of id."""
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import msgspec
 
@@ -9,7 +10,8 @@ from projections.words import count
 from services.cli.show import cell, printable
 from services.past.moment import when
 
-_LEFT_OUT = frozenset({"incarnation", "pseq"})
+_LEFT_OUT: Final = frozenset({"incarnation", "pseq"})
+_OF_ENDS: Final = frozenset({"owner_model", "helper_model", "link", "probe"})
 
 
 def lines_of(then: ClusterAt) -> Iterator[str]:
@@ -33,10 +35,18 @@ def _lines(then: ClusterAt) -> Iterator[str]:
         ("Runtimes", then.runtimes),
         ("Breakers that are not closed", then.breakers),
     ):
-        yield from _table(title, [msgspec.to_builtins(row) for row in rows])
+        yield from _table(title, [_short(msgspec.to_builtins(row)) for row in rows])
     yield ""
     settings = ", ".join(f"{name} {value}" for name, value in then.settings.items())
     yield f"Settings that are not at their default: {settings or 'none'}"
+
+
+def _short(row: dict[str, object]) -> dict[str, object]:
+    """Return a row with its two ends in a column each; ids of links are for programs."""
+    if "helper_model" not in row:
+        return row
+    ends = {side: f"{row[side]}/{row[side + '_model']}" for side in ("owner", "helper")}
+    return {name: ends.get(name, value) for name, value in row.items() if name not in _OF_ENDS}
 
 
 def _queues(queues: Sequence[QueueAt]) -> Iterator[str]:

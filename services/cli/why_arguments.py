@@ -18,7 +18,7 @@ _WHY_MORE: Final = (
 )
 _AT: Final = (
     "leaseway at 812",
-    "leaseway at '5 minutes ago' studio/chat",
+    "leaseway at 5m studio/chat",
     "leaseway at 2026-11-30T01:20:00Z",
     "leaseway at 812 --copy history.leaseway",
 )
@@ -38,7 +38,9 @@ def add_why(add: Callable[..., Any], command: Callable[..., argparse.ArgumentPar
     )
     why.add_argument("--json", action="store_true", help=_JSON)
     at = command(add, "at", "at", "show the state of the cluster at a version or a time", examples=_AT, more=_AT_MORE)
-    at.add_argument("moment", metavar="VERSION|TIME", help="version of the ledger, time, '5 minutes ago', or now")
+    at.add_argument(
+        "moment", metavar="VERSION|TIME", help="version of the ledger, time, how long ago (5m, '5 minutes ago'), or now"
+    )
     at.add_argument(
         "only", metavar="[NODE|NODE/MODEL]", nargs="?", default="", help="only what concerns this node or model"
     )
