@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from tests.replay.million.keep import FOLDER, HISTORY, KEY
+from tests.replay.million.keep import HISTORY, KEY
 from tests.replay.one_reading import Asked, Told
 
 ROOT: Final = Path(__file__).parents[2]
@@ -112,8 +112,6 @@ def environments(folder: Path, found: dict[str, str]) -> dict[str, str]:
 
 def runs(folder: Path, made: dict[str, str], *, quick: bool, snapshots_max: int = SNAPSHOTS_MAX) -> Iterator[Run]:
     """Yield what to run: under each Python every hash seed, and every way of reading at least once."""
-    snapshots = tuple(map(str, sampled(sorted((folder / FOLDER).glob("*-*")), snapshots_max)))
-    since = int(Path(snapshots[0]).name.partition("-")[0]) if snapshots else 0
     history, key = str(folder / HISTORY), str(folder / KEY)
     seeds = ("random",) if quick else ("0", "1", "random")
     for (_, program), (turn, seed) in itertools.product(sorted(made.items()), enumerate(seeds)):
@@ -122,15 +120,8 @@ def runs(folder: Path, made: dict[str, str], *, quick: bool, snapshots_max: int 
             interpreter=program, hash_seed=seed, optimised=turn == 1, time_zone=time_zone, language=language
         )
         every = {0: (0, 1), 1: (7, 1000), 2: (0,)}[turn] if not quick else (0, 7)
-        begins = snapshots if quick or seed == "random" else ()
-        yield Run(under=under, asked=Asked(history=history, key=key, since=since, batches=every, snapshots=begins))
-
-
-def sampled(paths: Sequence[Path], count: int) -> list[Path]:
-    """Return so many of the paths, evenly, the first and the last among them."""
-    if len(paths) <= count:
-        return list(paths)
-    return [paths[round(index * (len(paths) - 1) / (count - 1))] for index in range(count)]
+        begins = snapshots_max if seed == "random" else 0
+        yield Run(under=under, asked=Asked(history=history, key=key, batches=every, snapshots=begins))
 
 
 def read(run: Run) -> list[Row]:

@@ -17,12 +17,14 @@ from typing import Any
 import msgspec
 
 from adapters.keys import load_credentials
-from adapters.log import bundle
+from adapters.log.bundle import Bundle, Member, load
 from adapters.log.history import Cursors, History, Streams, stored_commit
 from adapters.log.reader import Reader
 from domain.errors import HistoryError, HistoryGapError
 from domain.events.commit import Commit
 from domain.master.step import after, check_chain
+
+Begin = tuple[int, Member]
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,9 +32,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
     history: str
     key: str
-    snapshots: tuple[str, ...] = ()
-    since: int = 0
-    """Version of the first snapshot: what is made after it is compared between all ways of reading."""
+    snapshots: int = 0
+    """From how many of the stored snapshots; chosen evenly, the first and the last among them."""
     batches: tuple[int, ...] = ()
     """Most facts folded at once; 0 for all of a commit's range."""
 
@@ -99,20 +100,31 @@ async def from_zero(streams: Streams, reader: Reader, batch: int, since: int) ->
     return remade, digest_of(history)
 
 
-async def from_snapshots(streams: Streams, reader: Reader, paths: Sequence[str]) -> tuple[Remade, str]:
+async def from_snapshots(kept: Bundle, reader: Reader, count: int) -> tuple[Remade, str]:
     """Decide again from every snapshot up to the next one, whose digest stands in its commit; from the last to the end."""
-    last = (await streams.ledger.bounds()).last
-    versions = [int(Path(path).name.partition("-")[0]) for path in paths]
-    remade, state = Remade(), ""
-    for path, version, following in zip(paths, versions, [*versions[1:], last], strict=True):
+    streams, begins = kept.streams, sampled(kept.states, count)
+    ends = [version for version, _ in begins[1:]] + [(await streams.ledger.bounds()).last]
+    remade, state = Remade(begins[0][0]), ""
+    for (version, member), end in zip(begins, ends, strict=True):
         history = History(streams, reader)
         message = await streams.ledger.get(version)
-        content = Path(path).read_bytes()
-        if message is None or not history.restore(content, stored_commit(message)):
+        if message is None or not history.restore(kept.content(member), stored_commit(message)):
             raise HistoryError(f"snapshot of version {version}: no commit vouches for its bytes")
-        await remade.along(history, following)
+        await remade.along(history, end)
         state = digest_of(history)
     return remade, state
+
+
+def first_snapshot(kept: Bundle) -> int:
+    """Return the version of the first snapshot: what is made after it can be compared between all ways of reading."""
+    return kept.states[0][0] if kept.states else 0
+
+
+def sampled(begins: Sequence[Begin], count: int) -> list[Begin]:
+    """Return so many, evenly chosen, the first and the last among them."""
+    if len(begins) <= count:
+        return list(begins)
+    return [begins[round(index * (len(begins) - 1) / max(1, count - 1))] for index in range(count)]
 
 
 def digest_of(history: History) -> str:
@@ -125,15 +137,14 @@ def main() -> None:
     with suppress(locale.Error):
         locale.setlocale(locale.LC_ALL, "")
     asked = msgspec.json.decode(sys.stdin.buffer.read(), type=Asked)
-    kept = bundle.load(Path(asked.history))
+    kept = load(Path(asked.history))
     reader = Reader(kept.header.cluster, load_credentials(Path(asked.key)).cluster_mac_secret)
+    since = first_snapshot(kept)
     for batch in asked.batches:
-        tell(
-            "all at once" if not batch else f"in batches of {batch}",
-            from_zero(kept.streams, reader, batch, asked.since),
-        )
+        tell("all at once" if not batch else f"in batches of {batch}", from_zero(kept.streams, reader, batch, since))
     if asked.snapshots:
-        tell(f"from {len(asked.snapshots)} snapshots", from_snapshots(kept.streams, reader, asked.snapshots))
+        begins = min(asked.snapshots, len(kept.states))
+        tell(f"from {begins} snapshots", from_snapshots(kept, reader, asked.snapshots))
 
 
 def tell(way: str, reading: Coroutine[Any, Any, tuple[Remade, str]]) -> None:

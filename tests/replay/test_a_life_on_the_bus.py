@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from adapters.keys import load_credentials
-from adapters.log import bundle
+from adapters.log.bundle import load
 from adapters.log.reader import Reader
 from tests.replay import everywhere, one_reading
 from tests.replay.everywhere import Run, Surroundings
-from tests.replay.million.keep import FOLDER, HISTORY, KEY, keep
+from tests.replay.million.keep import HISTORY, KEY, keep
 from tests.replay.million.life import Plan, lived, work_folder
 
 pytestmark = pytest.mark.real
@@ -34,18 +34,17 @@ async def test_what_real_producers_said_and_a_real_master_decided_is_decided_aga
     assert came_of_it.events >= EVENTS
     assert {"LeaseGranted", "LeaseCleared", "OwnerPlanned", "LinkPriced"} <= set(came_of_it.decisions)
     # when: it is read in batches and from snapshots, and by another process under another hash seed
-    kept = work / "kept"
-    snapshots = tuple(map(str, sorted((kept / FOLDER).iterdir())))
-    since = int(Path(snapshots[0]).name.partition("-")[0])
-    copy = bundle.load(kept / HISTORY)
-    reader = Reader(copy.header.cluster, load_credentials(kept / KEY).cluster_mac_secret)
+    kept, key = work / "kept" / HISTORY, work / "kept" / KEY
+    copy = load(kept)
+    reader = Reader(copy.header.cluster, load_credentials(key).cluster_mac_secret)
+    since = one_reading.first_snapshot(copy)
     here = [await one_reading.from_zero(copy.streams, reader, batch, since) for batch in (0, 7)]
-    begun_later = await one_reading.from_snapshots(copy.streams, reader, snapshots)
+    begun_later = await one_reading.from_snapshots(copy, reader, 100)
     under = Surroundings(interpreter=sys.executable, hash_seed="1", optimised=True)
-    asked = one_reading.Asked(history=str(kept / HISTORY), key=str(kept / KEY), since=since, batches=(1,))
+    asked = one_reading.Asked(history=str(kept), key=str(key), batches=(1,))
     elsewhere = everywhere.read(Run(under=under, asked=asked))
     # then: the same commits and the same state come of it everywhere
-    assert len(snapshots) >= 2
+    assert len(copy.states) >= 2
     assert here[0][0].commits == came_of_it.commits
     assert not everywhere.judged(elsewhere)
     assert {(made.digests[0], state) for made, state in (*here, begun_later)} == {

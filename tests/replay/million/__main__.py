@@ -6,6 +6,7 @@ The copy that is kept in DIR is checked by `python -m tests.replay.everywhere DI
 import argparse
 import asyncio
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -55,18 +56,27 @@ def main() -> int:
     parser.add_argument(
         "--work", type=Path, help="folder for the server's files meanwhile (default: in memory if it can)"
     )
+    parser.add_argument(
+        "--keep-bus", action="store_true", help="leave the server's files where they are, and say where"
+    )
     asked = parser.parse_args()
     plan = Plan(events=asked.events, seed=asked.seed, nodes=asked.nodes, kills=asked.kills, job_s=asked.job)
     work = Path(tempfile.mkdtemp(prefix="leaseway-million-", dir=asked.work or work_folder()))
     try:
         path, came_of_it = asyncio.run(_make(work, asked.out, plan))
     finally:
-        shutil.rmtree(work, ignore_errors=True)
+        if not asked.keep_bus:
+            shutil.rmtree(work, ignore_errors=True)
     _tell(path, came_of_it)
+    if asked.keep_bus:
+        print(f"the server's files are in {work / 'data'}")
     return 0
 
 
 async def _make(work: Path, out: Path, plan: Plan) -> tuple[Path, Lived]:
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)  # the server and the master go with it
     bar = Bar(plan.events)
     async with lived(work / "data", plan, bar) as (came_of_it, bus, server):
         bar.end()

@@ -11,6 +11,7 @@ from adapters.log.producer import Producer
 from adapters.log.spool import Spool
 from adapters.nats.connection import Bus, connect
 from domain.actions import OrderKey
+from domain.errors import NoAnswerError, PublishUnknownError
 from domain.events import ControlEvent, Decision, Envelope, Fact, codec
 from domain.events.base import tag_of
 from domain.events.commit import decode_commit
@@ -18,13 +19,14 @@ from domain.events.decision import LeaseEvent, LinkWord
 from domain.ids import Incarnation, NodeId
 from domain.ports import Stream
 from domain.subjects import CONTROL, EVENTS, LEDGER, control_aggregate, control_subject, heartbeat_subject
-from tests.replay.million.world import Out
+from tests.replay.million.world import Out, World
 from tests.support.nats import ServerUnderTest
 
 BEAT_EVERY_S: Final = 0.5
 LOOK_EVERY_S: Final = 0.05
 BEHIND: Final = 3_000
 """So many facts under way, or stored and not decided about, and the nodes' time stands still until there are fewer."""
+_MOMENT_S: Final = 0.01
 MASTER_GONE_S: Final = 0.7
 """A master that has stored nothing for so long is away: the nodes live on without it."""
 
@@ -41,6 +43,8 @@ class Line:
         self._spool: Spool | None = None
         self._waiting: list[tuple[Incarnation, int, Fact]] = []
         self._turning: asyncio.Task[None] | None = None
+        self._away = False
+        """The bus was away, and it has not been said since what is open."""
 
     def state(self, incarnation: Incarnation, pseq: int, fact: Fact) -> None:
         """State a fact, now or once the life before is stored."""
@@ -50,6 +54,19 @@ class Line:
         self._waiting.append((incarnation, pseq, fact))
         if self._turning is None:
             self._turning = self._group.create_task(self._turn())
+
+    async def was_away(self) -> bool:
+        """Tell, once, that the bus is back and has all that was stated without it: some of it came late."""
+        producer = self._producer
+        if producer is None or self._turning is not None:
+            return False
+        if producer.spoke_late or not producer.bus_ok:
+            self._away, producer.spoke_late = True, False
+            return False
+        if not self._away or not await producer.drained(_MOMENT_S):
+            return False
+        self._away = False
+        return True
 
     @staticmethod
     def _say(producer: Producer, pseq: int, fact: Fact) -> None:
@@ -148,13 +165,21 @@ class RealBus(Out):
                 data=codec.raw(event),
             )
             subject = control_subject(self._server.cluster, control_aggregate(event))
-            await stream.publish(subject, codec.encode(envelope), message_id=envelope.id)
+            stored = False
+            while not stored:  # sent again under its name until it is known to be there
+                with suppress(PublishUnknownError):
+                    await stream.publish(subject, codec.encode(envelope), message_id=envelope.id)
+                    stored = True
 
-    async def beat(self, alive: Callable[[], list[NodeId]]) -> None:
-        """Beat for the nodes that can."""
+    async def beat(self, world: World) -> None:
+        """Beat for the nodes that can, and let them say what is open once the bus is back."""
         while True:
-            for name in alive():
-                self._lines[name].bus.beat(heartbeat_subject(self._server.cluster, name))
+            for node in world.nodes:
+                line = self._lines[node.name]
+                if node.alive and not node.hung:
+                    line.bus.beat(heartbeat_subject(self._server.cluster, node.name))
+                    if await line.was_away():
+                        world.snapshot(node.name, "gap")
             await pause(BEAT_EVERY_S)
 
     # -- what the world hears
@@ -169,7 +194,8 @@ class RealBus(Out):
         """See how far facts are stored, for ever."""
         events = self._auditor.stream(EVENTS)
         while True:
-            self.stored = (await events.bounds()).last
+            with suppress(NoAnswerError):
+                self.stored = (await events.bounds()).last
             await pause(LOOK_EVERY_S)
 
     async def listen(self, hear: Hear) -> None:

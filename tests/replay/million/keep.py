@@ -1,6 +1,7 @@
-"""What is kept of a long life: an exported bundle, every stored snapshot, the operator's key, and a note of what it is."""
+"""What is kept of a long life: an exported copy with every stored snapshot, the operator's key, and a note of what it is."""
 
 import os
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
@@ -8,29 +9,24 @@ import msgspec
 
 from adapters.headers import decode_headers
 from adapters.keys import save_credentials
-from adapters.log.bundle import export
-from adapters.log.snapshots import content_digest
+from adapters.log.bundle import Extra, export
 from domain.ports import Stream
 from domain.subjects import SNAPSHOTS
 from tests.replay.million.bus import RealBus
 from tests.replay.million.life import Lived, Plan
 from tests.support.nats import ServerUnderTest
 
-HISTORY: Final = "history.jsonl"
+HISTORY: Final = "history.zip"
 KEY: Final = "operator.json"
 NOTE: Final = "about.json"
-FOLDER: Final = "snapshots"
 
 
 async def keep(folder: Path, bus: RealBus, server: ServerUnderTest, plan: Plan, came_of_it: Lived) -> Path:
     """Write everything below `folder`; return the bundle's path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / HISTORY
-    await export(bus.streams(), server.cluster, path)
-    for version, content in sorted((await snapshots_of(bus.stream(SNAPSHOTS))).items()):
-        target = folder / FOLDER / f"{version:09d}-{content_digest(content)}"
-        target.parent.mkdir(exist_ok=True)
-        target.write_bytes(content)
+    states = sorted((await snapshots_of(bus.stream(SNAPSHOTS))).items())
+    await export(bus.streams(), server.cluster, path, extra=Extra(software=version("leaseway"), states=states))
     save_credentials(folder / KEY, server.credentials("operator"))
     note = {"plan": plan, "came_of_it": came_of_it, "made_on_cores": os.cpu_count()}
     (folder / NOTE).write_bytes(msgspec.json.format(msgspec.json.encode(note), indent=2) + b"\n")
@@ -46,9 +42,9 @@ async def snapshots_of(stream: Stream) -> dict[int, bytes]:
         return whole
     async for batch in stream.read(after=bounds.first - 1, until=bounds.last):
         for message in batch:
-            version, digest, number, count = decode_headers(message.headers)["Lw-Snapshot"].split(" ")
-            bodies = parts.setdefault((int(version), digest), {})
+            at, digest, number, count = decode_headers(message.headers)["Lw-Snapshot"].split(" ")
+            bodies = parts.setdefault((int(at), digest), {})
             bodies[int(number)] = message.body
             if len(bodies) == int(count):
-                whole[int(version)] = b"".join(bodies[each] for each in sorted(bodies))
+                whole[int(at)] = b"".join(bodies[each] for each in sorted(bodies))
     return whole

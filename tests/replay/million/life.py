@@ -11,7 +11,6 @@ from typing import Final
 
 import msgspec
 
-from domain.ids import NodeId
 from services.data_directory import make_data
 from services.simulator.product.names import BEGIN_US, name_of
 from tests.replay.million.bus import RealBus, pause
@@ -150,7 +149,7 @@ async def _live(
     master.start()
     world = World(families(plan.seed, plan.nodes, plan.job_s), bus, plan.seed)
     pace = Pace(world, bus)
-    beside = [bus.send_decrees(), bus.look(), bus.listen(world.hear), bus.beat(lambda: _alive(world))]
+    beside = [bus.send_decrees(), bus.look(), bus.listen(world.hear), bus.beat(world)]
     tasks = [group.create_task(each) for each in beside]
     try:
         for part in range(1, plan.kills + 2):
@@ -187,10 +186,6 @@ def _reached(bus: RealBus, master: MasterProcess, goal: int, progress: Progress)
     master.check()
     progress(bus.decided, f"{bus.commits} commits, {bus.stated - bus.decided} not decided about")
     return bus.decided >= goal
-
-
-def _alive(world: World) -> list[NodeId]:
-    return [node.name for node in world.nodes if node.alive and not node.hung]
 
 
 async def _quiet(bus: RealBus) -> None:

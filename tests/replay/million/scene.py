@@ -19,7 +19,7 @@ _BURST_MEAN: Final = sum(_BURSTS) / len(_BURSTS)
 _SPREAD_S: Final = 0.3
 _SIZE_CV: Final = 0.6
 _NOISE_CV: Final = 0.15
-TROUBLES: Final = ("crash", "hang", "black_hole", "unlink", "setting")
+TROUBLES: Final = ("crash", "hang", "black_hole", "unlink", "setting", "asked")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

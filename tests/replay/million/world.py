@@ -1,18 +1,23 @@
 """The simulator's cluster with a real bus in the place of its virtual master, and with traffic and troubles that do not end."""
 
-from dataclasses import replace
+import dataclasses
 from typing import Final
+
+from msgspec.structs import replace
 
 from domain.actions import OrderKey
 from domain.events import (
     Basis,
     Cancelled,
     ControlEvent,
+    DeskState,
     Fact,
     LeaseChecked,
     LinkAdded,
     LinkRemoved,
+    NodeSnapshot,
     Observation,
+    QueueState,
     SettingChanged,
     SettingCleared,
 )
@@ -32,12 +37,15 @@ from tests.replay.million.scene import TROUBLES, Families, Traffic
 _SECOND_US: Final = 1_000_000
 _SENT_KEPT: Final = 50_000
 """Send times that are remembered: a grant cites a recent fact of its owner."""
-_TROUBLE_EVERY_S: Final = 1.5
-_LASTS_S: Final = (0.5, 2.0, 5.0, 12.0, 20.0)
+_TROUBLE_EVERY_S: Final = 0.4
+_LASTS_S: Final = (0.3, 1.0, 3.0, 8.0)
+_SHARE: Final = 200
+"""Open requests in one part of a snapshot."""
 _LEAVES_SHARE: Final = 0.02
 _SETTINGS: Final = (
     ("cluster.offload_lease_ttl", (3_000_000, 8_000_000, 30_000_000)),
     ("cluster.scheduling_min_samples", (2, 10, 20)),
+    ("cluster.offload_lent_stall_timeout", (10_000_000, 180_000_000)),
     ("cluster.offload_probe_idle", (0, 1_000_000, 5_000_000)),
 )
 
@@ -123,6 +131,28 @@ class World(Cluster):
         if model in node.runtimes and not self.over:
             self._hear(event, order)
 
+    def snapshot(self, name: NodeId, reason: str) -> None:
+        """Let a node say all that is open with it, as it does after an outage of its bus."""
+        node, now_us = self.node_of(name), self.time.now_us
+        if not node.alive or node.hung or self.over:
+            return
+        states = [state for runtime in node.runtimes.values() for state in runtime.snapshot(now_us)]
+        shares = [
+            replace(state, requests=state.requests[at : at + _SHARE])
+            for state in states
+            for at in range(0, len(state.requests), _SHARE)
+        ] or [QueueState(model=node.models[0], requests=())]
+        for part, share in enumerate(shares, 1):
+            fact = NodeSnapshot(
+                part=part,
+                parts=len(shares),
+                queues=(share,) if isinstance(share, QueueState) else (),
+                desks=(share,) if isinstance(share, DeskState) else (),
+                reason=reason,
+                runtimes=tuple(room.state(now_us) for room in node.rooms()) if part == len(shares) else (),
+            )
+            self.state(node, fact)
+
     # -- clients without end
 
     def _next_second(self, number: int) -> None:
@@ -154,6 +184,8 @@ class World(Cluster):
         match kind:
             case "unlink":
                 self._unlink(self._links[turn % len(self._links)], lasts_s)
+            case "asked":
+                self.snapshot(node.name, "asked")
             case "setting":
                 self._set()
             case "black_hole":
@@ -170,7 +202,7 @@ class World(Cluster):
         self._blacken(self.scenario.black_holes - {number})
 
     def _blacken(self, numbers: frozenset[int]) -> None:
-        self.scenario = replace(self.scenario, black_holes=numbers)
+        self.scenario = dataclasses.replace(self.scenario, black_holes=numbers)
 
     def _unlink(self, link: LinkAdded, lasts_s: float) -> None:
         """Take a link away for a while."""
