@@ -31,7 +31,7 @@ from services.master.following import Following
 from services.master.observer import LOOK_EVERY_S
 from services.master.outbox import Outbox
 from services.master.parts import Deposed, Parts, first_cause, is_long, pour
-from services.master.trust import say_safe_mode, trusted_head
+from services.master.trust import Missing, say_safe_mode, trusted_head
 
 __all__ = ["Deposed", "MasterLoop", "Parts"]
 LOG = logging.getLogger("leaseway.master")
@@ -69,6 +69,7 @@ class MasterLoop:
         """(version, content) to be saved next; an older one that was not saved yet is not worth it any more."""
         self._vouched = ""
         """Digest of the state that the last commit of this reign states; empty if it states none."""
+        self._missing = Missing()
         self._loaded = Generation("")
         """The generation of the ledger's last commit when it was loaded."""
 
@@ -99,6 +100,8 @@ class MasterLoop:
                 await (self._begin_anew(str(error)) if self._may_go_on(error) else self._safe_mode(str(error)))
             except BusError as error:
                 LOG.warning("bus_failed", extra={"error": str(error)})
+                if await self._missing.for_good(error, self.parts):
+                    await self._safe_mode(str(error))
                 await asyncio.sleep(0.5)
 
     def _may_go_on(self, error: Exception) -> bool:
@@ -226,26 +229,32 @@ class MasterLoop:
             ) is not None:  # one commit can leave something for the next; so can a master
                 await self._store(made)
                 self._span = Range()
-            self._fold(self._span, *await inbox.get())
+            await self._fold(self._span, *await inbox.get())
             while not inbox.empty() and not is_long(self._span):
-                self._fold(self._span, *inbox.get_nowait())
+                await self._fold(self._span, *inbox.get_nowait())
 
-    def _fold(self, span: Range, stream: Stream, batch: Sequence[StoredMessage]) -> None:
+    async def _fold(self, span: Range, stream: Stream, batch: Sequence[StoredMessage]) -> None:
         reader = self.parts.reader
         if stream is self.parts.streams.control:
             fold_into(self.state, span, [(reader.control(message), message) for message in batch], [])
         else:
             facts = reader.facts(batch)
-            self._check_witnesses([fact for fact, _ in facts if isinstance(fact, FactInput)])
+            await self._check_witnesses([fact for fact, _ in facts if isinstance(fact, FactInput)])
             fold_into(self.state, span, [], facts)
 
-    def _check_witnesses(self, facts: list[FactInput]) -> None:
-        """A node that registers says the newest commit that it saw; a ledger that is behind it has lost something."""
+    async def _check_witnesses(self, facts: list[FactInput]) -> None:
+        """A node that registers says the newest commit that it saw; a ledger that is behind it has lost something.
+
+        A master that slept may be behind both: then another one decides by now.
+        """
         position = self.history.position
         for given in facts:
             if isinstance(given.fact, Registered) and given.fact.witness is not None:
                 seen = given.fact.witness
                 if (seen.generation, seen.version) > (position.generation, position.version):
+                    head = await last_commit(self.parts.streams.ledger)
+                    if head is not None and (head.generation, head.version) >= (seen.generation, seen.version):
+                        pass
                     raise HistoryError(
                         f"ledger: ends at version {position.version} of generation {position.generation}, "
                         f"but {given.speaker} has seen version {seen.version} of generation {seen.generation}"
@@ -329,6 +338,8 @@ class MasterLoop:
             if elapsed_us is not None:
                 await self.parts.observer.due(self.state.term, elapsed_us, self.state.now_us)
             left_s = alarm.left_us(due_us, now_us) / 1_000_000
+            # not wait_for: on Python 3.11 it can lose a cancellation, and a master that was asked to stop would go on for ever
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._committed.wait(), min(left_s, LOOK_EVERY_S))
+                async with asyncio.timeout(min(left_s, LOOK_EVERY_S)):
+                    await self._committed.wait()
             await asyncio.sleep(RING_EVERY_S)

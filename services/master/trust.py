@@ -10,6 +10,7 @@ import msgspec
 from adapters.log.checkpoints import Kept
 from adapters.log.history import check_inputs, check_witness, first_of_generation, last_commit
 from adapters.log.scan import scan
+from adapters.nats.api import StreamMissingError
 from domain.errors import BusError, HistoryError
 from domain.events import SafeModeEntered
 from domain.events.commit import Commit
@@ -21,6 +22,8 @@ from services.master.parts import Parts
 LOG = logging.getLogger("leaseway.master")
 SAY_S: Final = 2.0
 REASON_CHARS_MAX: Final = 250
+MISSING_US: Final = 5_000_000
+"""A server that starts may say for so long that it has no such stream."""
 
 
 async def trusted_head(parts: Parts, note_head: Callable[[Commit | None], None]) -> Commit | None:
@@ -79,6 +82,29 @@ async def _scan(parts: Parts, head: Commit, signed: list[Kept]) -> None:
     found = await scan(parts.streams, first, head, checkpoints=signed, ages=ages)
     took_ms = (parts.clock.monotonic_us() - began_us) // 1000
     LOG.info("history_checked", extra={**msgspec.to_builtins(found), "checkpoints": len(signed), "took_ms": took_ms})
+
+
+class Missing:
+    """A stream that is not there: a server may still be starting, nobody may have provisioned yet, or history is gone."""
+
+    def __init__(self) -> None:
+        self._since_us: int | None = None
+
+    async def for_good(self, error: BusError, parts: Parts) -> bool:
+        """Tell whether `error` says that a stream is gone which must be there, since this data directory has seen commits."""
+        now_us = parts.clock.monotonic_us()
+        if not isinstance(error, StreamMissingError):
+            self._since_us = None
+            return False
+        if self._since_us is None:
+            self._since_us = now_us
+        if now_us - self._since_us < MISSING_US:
+            return False
+        signed = parts.checkpoints.book.generations() if parts.checkpoints is not None else []
+        try:
+            return bool(signed) or await parts.witness.read() is not None
+        except HistoryError:
+            return True  # it has seen something, though nobody can read what
 
 
 async def say_safe_mode(parts: Parts, doubt: str, generation: Generation) -> None:

@@ -72,6 +72,7 @@ class ClusterUnderTest:
         self.clock = SystemClock()
         self._buses: dict[str, Bus] = {}
         self._produced: dict[str, Producer] = {}
+        self._masters: dict[str, list[asyncio.Task[None]]] = {}
 
     async def bus(self, name: str, credentials: str | None = None) -> Bus:
         """Return a connection of `name`, made once."""
@@ -129,9 +130,19 @@ class ClusterUnderTest:
             ),
         )
         loop = MasterLoop(parts)
-        self.run(asyncio.create_task(loop.run()))
-        self.run(asyncio.create_task(parts.observer.listen()))
+        self._masters[name] = [
+            self.run(asyncio.create_task(loop.run())),
+            self.run(asyncio.create_task(parts.observer.listen())),
+        ]
         return loop, gate
+
+    async def end(self, name: str) -> None:
+        """End a master as its process would: its loop first, then its connection."""
+        for task in self._masters.pop(name):
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        await (await self.bus(name)).close()
 
     async def node(self, name: str) -> Producer:
         """Return the running producer of a node, which also beats."""
