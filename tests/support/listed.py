@@ -1,5 +1,6 @@
 """Stored messages as a stream that takes nothing: for tests that begin with a history that is there already."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 
 from adapters.log.history import Streams
@@ -45,6 +46,8 @@ class ListedStream:
             if missing is not None:
                 raise HistoryGapError(self.name, f"message {missing} is not there")
             yield [self._messages[seq] for seq in span]
+        if until is None:
+            await asyncio.Event().wait()  # nothing more ever comes
 
 
 def stamp_ns(recorder: Recorder, made: Commit) -> int:
