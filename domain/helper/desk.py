@@ -9,7 +9,7 @@ import msgspec
 from domain.actions import AcceptBorrow, CancelEngine, Dispatch, Output, RefuseBorrow
 from domain.events import BorrowAccepted, BorrowBusy, BorrowFinished, BorrowReturned, BorrowStarted, StillRunning
 from domain.events.status import OpenRequest
-from domain.helper.started import StartedBook
+from domain.helper.accepted import AcceptedBook
 from domain.ids import LinkId, ModelId, RequestId
 from domain.inputs import BorrowOffer, EngineResult, RuntimeConfig
 from domain.pipe import Left
@@ -38,7 +38,7 @@ class HelperDesk:
         self._model: ModelId = config.model
         self._waiting: dict[RequestId, Borrowed] = {}
         self._running: dict[RequestId, Borrowed] = {}
-        self._started = StartedBook()
+        self._accepted = AcceptedBook()
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._running)
@@ -62,8 +62,8 @@ class HelperDesk:
         engine_down, restoring, load_needed, load_failed); empty if it is.
         """
         request = offer.request
-        if request in self._waiting or request in self._running or self._started.has(offer):
-            # A copy of a lend that is, or was, executed here: no fact, for a fact would close the true one's slot.
+        if request in self._waiting or request in self._running or self._accepted.has(offer):
+            # A copy of a lend that is or was here: no fact, for a fact would close the true one's slot.
             out.append(RefuseBorrow(request=request, status=409, code="offload_duplicate"))
         elif not offer.lease_live or offer.remaining_us <= 0:
             self._hand_back(offer, "no_live_lease", 403, out, after_arrival=False)
@@ -85,6 +85,7 @@ class HelperDesk:
         else:
             position = in_engine + len(self._waiting)
             self._waiting[request] = Borrowed(offer=offer, since_us=now_us)
+            self._accepted.add(offer)
             out.append(
                 BorrowAccepted(
                     request=request,
@@ -115,7 +116,6 @@ class HelperDesk:
         request = offer.request
         self._running[request] = self._waiting.pop(request)
         borrowed.since_us, borrowed.load_us = now_us, load_us
-        self._started.add(offer)
         out.append(
             BorrowStarted(
                 request=request,

@@ -254,7 +254,7 @@ class MasterLoop:
                 if (seen.generation, seen.version) > (position.generation, position.version):
                     head = await last_commit(self.parts.streams.ledger)
                     if head is not None and (head.generation, head.version) >= (seen.generation, seen.version):
-                        pass
+                        raise Deposed
                     raise HistoryError(
                         f"ledger: ends at version {position.version} of generation {position.generation}, "
                         f"but {given.speaker} has seen version {seen.version} of generation {seen.generation}"

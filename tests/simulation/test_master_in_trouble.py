@@ -15,7 +15,17 @@ from adapters.log.reader import Reader
 from adapters.log.snapshots import Snapshots
 from adapters.log.verify import verify
 from adapters.memory.stream import MemoryStream
-from domain.events import Due, HeartbeatMissed, HeartbeatSeen, Input, LeaseGranted, OwnerPlanned, RequestOrphaned, codec
+from domain.events import (
+    Due,
+    HeartbeatMissed,
+    HeartbeatSeen,
+    Input,
+    LeaseGranted,
+    OwnerPlanned,
+    RequestOrphaned,
+    Witness,
+    codec,
+)
 from domain.events.commit import Commit, decode_commit
 from domain.ids import Generation, Incarnation, NodeId
 from domain.ports import Clock, StoredMessage, Witnessed
@@ -346,6 +356,49 @@ def test_a_master_that_takes_over_in_the_middle_of_many_orphans_says_the_rest_an
         await scene.beat("a", "b", seconds=5)
         said = [d for made in await scene.commits() for d in made.decisions if isinstance(d, RequestOrphaned)]
         assert sorted(d.request for d in said) == [f"req_{i:04}" for i in range(2_000)]
+        assert await scene.clean()
+
+    play(scenario)
+
+
+class Gated:
+    """A stream of which one master reads nothing for a while, as if it slept."""
+
+    def __init__(self, inner: MemoryStream) -> None:
+        self.inner, self.open = inner, asyncio.Event()
+        self.open.set()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.inner, name)
+
+    async def read(self, **where: int) -> AsyncIterator[Sequence[StoredMessage]]:
+        async for batch in self.inner.read(**where):
+            await self.open.wait()
+            yield batch
+
+
+def test_a_master_that_slept_through_the_reign_of_another_is_deposed_and_calls_nothing_lost():
+    async def scenario(scene: Scene) -> None:
+        asleep = Gated(scene.events)
+        scene.streams = Streams(asleep, scene.control, scene.ledger)  # type: ignore[arg-type]
+        sleeper = scene.master()
+        scene.streams = Streams(scene.events, scene.control, scene.ledger)
+        await scene.begin()
+        await scene.beat("a", "b", seconds=3)
+        asleep.open.clear()
+        other = scene.master()
+        scene.air.connected = False
+        await scene.burst("x")
+        await scene.beat("a", "b", seconds=6)
+        assert (sleeper.mode, other.mode) == ("active", "active")
+        assert other.history.position.version > sleeper.history.position.version
+        seen = Witness(generation=Generation("00010000"), version=other.history.position.version)
+        scene.recorder.restart("a")
+        await scene.say("a", msgspec.structs.replace(registered(), witness=seen))
+        scene.air.connected = True
+        asleep.open.set()
+        await scene.beat("a", "b", seconds=5)
+        assert (sleeper.mode, sleeper.doubt, other.mode) == ("standby", "", "active")
         assert await scene.clean()
 
     play(scenario)

@@ -175,6 +175,19 @@ def test_a_copy_starts_nothing_however_often_its_lease_was_renewed():
     assert made.borrow(offer(1), 100 * TTL) == [copy]
 
 
+@pytest.mark.parametrize("ends", ["its owner left", "it was handed back"])
+def test_a_copy_of_a_lend_that_was_taken_back_or_handed_back_before_it_started_is_not_accepted(ends: str):
+    made = borrowing(1)
+    made.borrow(offer(2), 5)
+    if ends == "its owner left":
+        made.borrower_gone(rid(2), 6)
+    else:
+        made.submit(new(9), 6)
+        made.client_gone(rid(9), 6)
+    assert len(made.borrow(offer(3), 7)) == 2
+    assert made.borrow(offer(2), 8) == [RefuseBorrow(request=rid(2), status=409, code="offload_duplicate")]
+
+
 def test_what_started_under_a_lease_is_forgotten_when_its_link_has_another_one():
     made = borrowing(1)
     made.engine_finished(rid(1), OK, 6)

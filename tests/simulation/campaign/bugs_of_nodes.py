@@ -9,8 +9,8 @@ from domain import runtime as runtime_module
 from domain.actions import CancelEngine, CancelLend, Refuse
 from domain.engine_room import EngineRoom
 from domain.events import BorrowFinished
+from domain.helper.accepted import AcceptedBook
 from domain.helper.desk import HelperDesk
-from domain.helper.started import StartedBook
 from domain.machines import Machines
 from domain.owner import queue as queue_module
 from domain.owner.custody import Custody
@@ -145,7 +145,7 @@ def _no_depth(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _copies(original: Callable[..., Any]) -> Callable[..., Any]:
     def offer(self: HelperDesk, offered: Any, now_us: int, out: Any, **options: Any) -> Any:
-        self._started = StartedBook()
+        self._accepted = AcceptedBook()
         return original(self, offered, now_us, out, **options)
 
     return offer
