@@ -70,11 +70,13 @@ SELECT node, model, from_ns, to_ns FROM (
     toInt64(at_ns) - 1000 * JSONExtractInt(body, 'data', 'service_us') AS from_ns, toInt64(at_ns) AS to_ns FROM events
   WHERE {_SPAN} AND stream = 'LW_EVENTS' AND event = 'borrow.finished' AND {BELIEVED}
   UNION ALL
-  SELECT producer AS node, JSONExtractString(body, 'data', 'model') AS model, toInt64(at_ns) AS from_ns, toInt64(0) AS to_ns FROM events
+  SELECT producer AS node, JSONExtractString(body, 'data', 'model') AS model, toInt64(at_ns) AS from_ns, toInt64(0) AS to_ns
+  FROM events
   WHERE {_SPAN} AND stream = 'LW_EVENTS' AND event = 'queue.started' AND {BELIEVED}
     AND JSONExtractString(body, 'data', 'request') NOT IN (SELECT request FROM requests WHERE {_SPAN})
   UNION ALL
-  SELECT producer AS node, JSONExtractString(body, 'data', 'model') AS model, toInt64(at_ns) AS from_ns, toInt64(0) AS to_ns FROM events
+  SELECT producer AS node, JSONExtractString(body, 'data', 'model') AS model, toInt64(at_ns) AS from_ns, toInt64(0) AS to_ns
+  FROM events
   WHERE {_SPAN} AND stream = 'LW_EVENTS' AND event = 'borrow.started' AND {BELIEVED}
     AND (producer, JSONExtractString(body, 'data', 'request')) NOT IN (
       SELECT producer, JSONExtractString(body, 'data', 'request') FROM events

@@ -166,7 +166,8 @@ SERIES: Final[dict[str, Series]] = {
         source=_OF_DECISIONS,
         by=("owner", "model", "helper"),
         columns="owner, owner_model AS model, helper, sumIf(r.n, kind = 'lent') AS lent, "
-        "sumIf(r.n, kind = 'answered') AS answered, sumIf(r.n, kind = 'returned') AS returned, sumIf(r.n, kind = 'busy') AS busy, "
+        "sumIf(r.n, kind = 'answered') AS answered, sumIf(r.n, kind = 'returned') AS returned, "
+        "sumIf(r.n, kind = 'busy') AS busy, "
         "sumIf(r.n, kind = 'cut_off') AS cut_off, sumIf(r.n, kind = 'relay_refused') AS relay_refused, "
         "sumIf(r.n, kind = 'granted') AS granted, sumIf(r.n, kind = 'cleared') AS cleared, "
         "sumIf(r.gain_us, kind = 'granted') AS gain_us, sumIf(r.service_us, kind = 'answered') AS service_us",

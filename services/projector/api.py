@@ -4,10 +4,9 @@ from typing import Final
 
 from aiohttp import web
 
-from adapters.http.errors import ApiError
 from adapters.http.server import Call
 from domain.ports import Clock
-from services.projector import api_archive, api_feed, api_rows, api_telemetry, api_why
+from services.projector import api_archive, api_feed, api_projections, api_rows, api_telemetry, api_why
 from services.projector.health import Health
 from services.projector.projector import Projector
 from services.projector.routes import Desk, Routes, json_answer
@@ -15,6 +14,7 @@ from services.projector.routes import Desk, Routes, json_answer
 _PARTS: Final = (
     api_archive.add,
     api_feed.add,
+    api_projections.add,
     api_rows.add,
     api_telemetry.add,
     api_why.add,
@@ -38,9 +38,7 @@ class Api:
         Raises:
             ApiError: there is none, for the reason it says.
         """
-        if call.request.method != "GET":
-            raise ApiError("method_not_allowed", "only GET is served here")
-        if call.path == "/health":
+        if call.path == "/health" and call.request.method == "GET":
             status, body = await self._health.answer()
             return json_answer(status, body, call)
         return await self.routes.answer(call)

@@ -33,6 +33,8 @@ class Progress(msgspec.Struct, kw_only=True):
     epoch: int = 0
     position: int = 0
     """Everything up to here is in the tables."""
+    at_ns: int = 0
+    """Stamp of the newest message that was stored since the start of the process."""
     unreadable: int = 0
     """Messages since the start of the process that this release cannot read; their bytes are kept."""
     void: int = 0
@@ -137,15 +139,16 @@ class Follower:
                 if storing is not None:
                     await storing
                 position = msgspec.structs.replace(position, after=batch[-1].seq)
-                storing = group.create_task(self._store(projected, position))
+                storing = group.create_task(self._store(projected, position, batch[-1].stamp_ns))
 
-    async def _store(self, projected: Projected, position: Position) -> None:
+    async def _store(self, projected: Projected, position: Position, at_ns: int) -> None:
         """Return once all these rows are stored, and everything up to `position` is."""
         while (rows := await self._stored(position.epoch, projected)) is None:
             await self._backoff.wait()
         self._recover()
         self._count(rows, projected)
         self._arrive(position)
+        self._progress.at_ns = at_ns
         if self._deck.clock.monotonic_us() - self._noted_us >= _NOTE_EVERY_US:
             await self.note()
 

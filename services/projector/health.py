@@ -24,7 +24,7 @@ class Health:
     async def answer(self) -> tuple[int, dict[str, Any]]:
         """Return (status, body): 200 while rows can be read, 503 before that and while ClickHouse is away."""
         projector = self._projector
-        streams = await asyncio.gather(*(self._stream(progress) for progress in projector.progress.values()))
+        streams = await asyncio.gather(*(stream_state(projector, progress) for progress in projector.progress.values()))
         body: dict[str, Any] = {
             "status": "starting",
             "streams": streams,
@@ -49,22 +49,23 @@ class Health:
         body["status"] = "waiting" if any(stream["error"] for stream in streams) else "ok"
         return 200, body
 
-    async def _stream(self, progress: Progress) -> dict[str, Any]:
-        """Return how far one stream is; `last` and `lag` are null if the bus does not answer."""
-        last: int | None = None
-        try:
-            async with asyncio.timeout(_BUS_S):
-                last = (await self._projector.streams[progress.stream].bounds()).last
-        except (BusError, TimeoutError):
-            pass
-        return {
-            "stream": progress.stream,
-            "epoch": progress.epoch,
-            "position": progress.position,
-            "last": last,
-            "lag": None if last is None else max(0, last - progress.position),
-            "unreadable": progress.unreadable,
-            "void": progress.void,
-            "rows_written": progress.rows,
-            "error": progress.error,
-        }
+
+async def stream_state(projector: Projector, progress: Progress) -> dict[str, Any]:
+    """Return how far one stream is; `last` and `lag` are null if the bus does not answer."""
+    last: int | None = None
+    try:
+        async with asyncio.timeout(_BUS_S):
+            last = (await projector.streams[progress.stream].bounds()).last
+    except (BusError, TimeoutError):
+        pass
+    return {
+        "stream": progress.stream,
+        "epoch": progress.epoch,
+        "position": progress.position,
+        "last": last,
+        "lag": None if last is None else max(0, last - progress.position),
+        "unreadable": progress.unreadable,
+        "void": progress.void,
+        "rows_written": progress.rows,
+        "error": progress.error,
+    }

@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from adapters.clickhouse.beside import drop_left_behind
 from adapters.clickhouse.migrate import migrate
 from adapters.clickhouse.notes import Notes
 from adapters.clickhouse.rollups import ensure_views
@@ -22,6 +23,7 @@ from projections.tables import MIGRATIONS, RETAINED
 from services.projector.backoff import Backoff
 from services.projector.batches import BatchLimits
 from services.projector.follow import Deck, Epochs, Follower, Progress
+from services.projector.rebuild import Rebuilder, Rebuilt, TablesChangedError
 from services.projector.recount import Counted, keep_rollups
 from services.projector.retain import keep_retention
 from services.projector.threads import in_thread
@@ -59,6 +61,9 @@ class Projector:
         self.progress = {name: Progress(stream=name) for name in STREAMS}
         self.counted = Counted()
         """What is known of the counts by minute."""
+        self.rebuilt = Rebuilt()
+        """The newest rebuild."""
+        self._rebuilder = Rebuilder(self.rebuilt, setup.clock, setup.router)
         self.streams = setup.streams
         self.tried = asyncio.Event()
         """Set once the store was opened, or the first attempt to has failed."""
@@ -74,18 +79,24 @@ class Projector:
             try:
                 await self._open()
                 backoff.reset()
-                await self._carry_all()
+                while await self._carry_all():
+                    pass
             except* StoreError as group:
                 self._say_away(group.exceptions[0])
             finally:
                 await self._close()
             await backoff.wait()
 
+    def rebuild(self, source: str) -> bool:
+        """Make all rows again from `source`, beside the live ones; False if that is under way."""
+        return self._rebuilder.ask(source)
+
     async def _open(self) -> None:
         store = await in_thread(self._setup.open_store)
         try:
             notes = Notes(store, self._setup.cluster)
             self.schema = await in_thread(migrate, store, MIGRATIONS)
+            await in_thread(drop_left_behind, store)
             await in_thread(ensure_views, store, ROLLUPS)
             await in_thread(notes.check_cluster)
         except BaseException:
@@ -100,7 +111,8 @@ class Projector:
         if store is not None:
             await in_thread(store.close)
 
-    async def _carry_all(self) -> None:
+    async def _carry_all(self) -> bool:
+        """Carry until cancelled, or until other tables stand in the place of those that are written: then return True."""
         assert self.store is not None
         assert self.notes is not None
         deck = Deck(
@@ -113,15 +125,21 @@ class Projector:
             writing=asyncio.Lock(),
         )
         followers = [Follower(deck, self._setup.streams[name], self.progress[name]) for name in STREAMS]
+        changed = False
         try:
-            async with asyncio.TaskGroup() as group:
-                for follower in followers:
-                    group.create_task(follower.run())
-                group.create_task(keep_retention(self.store, self._setup.streams[CONTROL]))
-                group.create_task(keep_rollups(self.store, deck.writing, self.counted))
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for follower in followers:
+                        group.create_task(follower.run())
+                    group.create_task(keep_retention(self.store, self._setup.streams[CONTROL]))
+                    group.create_task(keep_rollups(self.store, deck.writing, self.counted))
+                    group.create_task(self._rebuilder.serve(self.store, deck.writing, self._setup.streams))
+            except* TablesChangedError:
+                changed = True
         except asyncio.CancelledError:
             await _note_all(followers)
             raise
+        return changed
 
     def _say_away(self, error: BaseException) -> None:
         if not self.away:

@@ -54,12 +54,21 @@ class Desk:
             ApiError: ClickHouse is not open yet.
             StoreError: it refused the query, or is not there.
         """
+        store = self.opened()
+        async with self._reading:
+            return await in_thread(question, store, *args, **kwargs)
+
+    def opened(self) -> Store:
+        """Return the store.
+
+        Raises:
+            ApiError: it is not open yet.
+        """
         store: Store | None = self._projector.store
         if store is None:
             why = self._projector.away or "ClickHouse is being opened"
             raise ApiError("starting", why, status=503, retry_after_s=1)
-        async with self._reading:
-            return await in_thread(question, store, *args, **kwargs)
+        return store
 
 
 class Routes:
@@ -67,12 +76,14 @@ class Routes:
 
     def __init__(self) -> None:
         self._paths: dict[str, Answer] = {}
+        self._posts: dict[str, Answer] = {}
 
-    def add(self, path: str, answer: Answer) -> None:
-        """Let `answer` answer GET of `path`, or of everything below it if it ends in a slash."""
-        if path in self._paths:
+    def add(self, path: str, answer: Answer, *, method: str = "GET") -> None:
+        """Let `answer` answer GET (or POST) of `path`, or GET of everything below it if it ends in a slash."""
+        paths = self._posts if method == "POST" else self._paths
+        if path in paths:
             raise ValueError(f"path {path}: must have one answer, it has two")
-        self._paths[path] = answer
+        paths[path] = answer
 
     def paths(self) -> tuple[str, ...]:
         """Return all paths, in the order in which they were added."""
@@ -84,7 +95,12 @@ class Routes:
         Raises:
             ApiError: there is none, for the reason it says.
         """
-        answer = self._paths.get(call.path) or self._above(call.path)
+        if call.request.method == "POST" and call.path in self._posts:
+            answer: Answer | None = self._posts[call.path]
+        elif call.request.method != "GET":
+            raise ApiError("method_not_allowed", f"only GET is served here, and POST of {', '.join(self._posts)}")
+        else:
+            answer = self._paths.get(call.path) or self._above(call.path)
         if answer is None:
             raise ApiError("not_found", f"served are /health, {', '.join(self._paths)}")
         try:

@@ -66,6 +66,11 @@ class Client:
         async with self._http.request(method, self._url + path, params=params) as answer:
             return answer.status, await answer.json(), dict(answer.headers)
 
+    async def post(self, path: str, headers: dict[str, str]) -> tuple[int, Any]:
+        assert self._http is not None
+        async with self._http.post(self._url + path, headers=headers) as answer:
+            return answer.status, await answer.json()
+
     async def rows(self, path: str, **params: Any) -> tuple[list[dict[str, Any]], str]:
         """Return (rows, next cursor) of a good answer."""
         status, body, _ = await self.get(path, **params)

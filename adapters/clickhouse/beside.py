@@ -1,0 +1,92 @@
+"""Tables that are built beside the live ones and then take their places.
+
+Each table changes places with the new one in one step, so that a query always finds a whole one. What a kill leaves behind is
+recognised by its name and dropped at the next start.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from adapters.clickhouse.dialect import on_cluster
+from adapters.clickhouse.rollups import Rollup, ensure_views, view_of
+from adapters.clickhouse.store import Store
+from domain.ports import StoredMessage
+
+SUFFIX: Final = "_new"
+_LEFT_BEHIND: Final = (SUFFIX, "_again")
+
+
+def drop_left_behind(store: Store) -> None:
+    """Drop what an earlier life was building when it was killed."""
+    found = store.query(
+        "SELECT name, engine = 'MaterializedView' AS view FROM system.tables WHERE database = currentDatabase() "
+        "AND arrayExists(ending -> endsWith(name, ending), {endings:Array(String)}) ORDER BY view DESC, name",
+        {"endings": list(_LEFT_BEHIND)},
+    )
+    for row in found:
+        store.command(on_cluster(f"DROP {'VIEW' if row['view'] else 'TABLE'} IF EXISTS {row['name']}", store.cluster))
+
+
+def make_beside(store: Store, tables: Sequence[str], rollups: Sequence[Rollup]) -> None:
+    """Make an empty twin of each table, those of `rollups` included, and the views between them."""
+    drop_left_behind(store)
+    for table in (*tables, *(rollup.table for rollup in rollups)):
+        store.command(on_cluster(f"CREATE TABLE {table}{SUFFIX} AS {table}", store.cluster))
+    for rollup in rollups:
+        store.command(on_cluster(view_of(rollup, SUFFIX), store.cluster))
+
+
+def keep_older_counts(store: Store, rollups: Sequence[Rollup]) -> None:
+    """Take over the days of each rollup of which its source has no rows any more."""
+    for rollup in rollups:
+        store.command(
+            f"INSERT INTO {rollup.table}{SUFFIX} SELECT * FROM {rollup.table} "  # noqa: S608  # names of ours
+            f"WHERE day NOT IN (SELECT day FROM {rollup.source}{SUFFIX} GROUP BY day)"
+        )
+
+
+def take_places(store: Store, tables: Sequence[str], rollups: Sequence[Rollup]) -> None:
+    """Let every twin take its table's place, and drop what was there. Nothing may be inserted meanwhile."""
+    for rollup in rollups:  # made anew afterwards: what a view follows when tables change places is the server's affair
+        for suffix in (SUFFIX, ""):
+            store.command(on_cluster(f"DROP VIEW IF EXISTS {rollup.view}{suffix}", store.cluster))
+    for table in (*(rollup.table for rollup in rollups), *tables):
+        store.command(on_cluster(f"EXCHANGE TABLES {table} AND {table}{SUFFIX}", store.cluster))
+    ensure_views(store, rollups)
+    drop_left_behind(store)
+
+
+def epochs(store: Store, stream: str) -> list[int]:
+    """Return the lives of `stream` of which messages are kept, in order."""
+    found = store.query(
+        "SELECT DISTINCT epoch FROM events WHERE stream = {stream:String} ORDER BY epoch", {"stream": stream}
+    )
+    return [int(row["epoch"]) for row in found]
+
+
+def kept(store: Store, stream: str, epoch: int, after: int, limit: int) -> list[StoredMessage]:
+    """Return the next `limit` kept messages of one life of `stream` after sequence `after`."""
+    rows = store.query(
+        "SELECT seq, at_ns, subject, headers, body FROM events WHERE stream = {stream:String} AND epoch = {epoch:UInt32} "
+        "AND seq > {after:UInt64} ORDER BY seq LIMIT 1 BY seq LIMIT {limit:UInt32}",
+        {"stream": stream, "epoch": epoch, "after": after, "limit": limit},
+        raw=("subject", "headers", "body"),
+    )
+    return [
+        StoredMessage(row["seq"], row["at_ns"], row["subject"].decode("utf-8", "replace"), row["headers"], row["body"])
+        for row in rows
+    ]
+
+
+def kept_count(store: Store) -> int:
+    """Return how many messages are kept."""
+    return int(store.query("SELECT count() AS n FROM events")[0]["n"])
+
+
+def refused_in(store: Store, epoch: int, seq: int) -> int:
+    """Return the life of LW_EVENTS that commits of the ledger's life `epoch` up to `seq` spoke of; 0 if none says."""
+    found = store.query(
+        "SELECT argMax(event_epoch, seq) AS life FROM rejected WHERE epoch = {epoch:UInt32} AND seq <= {seq:UInt64}",
+        {"epoch": epoch, "seq": seq},
+    )
+    return int(found[0]["life"]) if found else 0
