@@ -67,7 +67,7 @@ async def scan(
     return await _scan_commits(streams, first, head, signed, begins)
 
 
-async def check_end(streams: Streams, head: Commit, checkpoints: Sequence[Kept]) -> None:
+async def check_end(streams: Streams, head: Commit | None, checkpoints: Sequence[Kept]) -> None:
     """Check that neither the ledger nor what no commit has folded yet ends before what was signed.
 
     Raises:
@@ -82,6 +82,10 @@ async def check_end(streams: Streams, head: Commit, checkpoints: Sequence[Kept])
     if newest is None:
         return
     signed = newest.checkpoint
+    if head is None:
+        raise HistoryError(
+            f"ledger: it is empty, but a checkpoint in {newest.source} was signed for version {signed.version}"
+        )
     if (signed.generation, signed.version) > (head.generation, head.version):
         raise HistoryError(
             f"ledger: it ends at version {head.version} of generation {head.generation}, but a checkpoint in "

@@ -84,6 +84,7 @@ async def verify_part(
     try:
         head = await _head(history.streams, asked)
         if head is None:
+            await check_end(history.streams, None, asked.checkpoints)
             return report, chains
         report.generation = head.generation
         if not await _begin(history, head, asked, report):

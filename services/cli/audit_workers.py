@@ -43,9 +43,8 @@ async def _check_end(place: Opened, asked: Part, report: Report) -> None:
     """Check the end of the history, which no part knows to be the end."""
     try:
         head = await last_commit(place.streams.ledger)
-        if head is not None:
-            await check_inputs(place.streams, head)
-            await check_end(place.streams, head, asked.checkpoints)
+        await check_inputs(place.streams, head)
+        await check_end(place.streams, head, asked.checkpoints)
     except HistoryError as error:
         report.differences.append(Difference(report.last_version, "checkpoint", str(error)))
 

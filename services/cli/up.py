@@ -2,10 +2,14 @@
 
 import argparse
 import asyncio
+import json
 import sys
 from pathlib import Path
+from typing import Final
 
-from services.cli.show import Output, Row, Waiting
+import aiohttp
+
+from services.cli.show import Output, Row, Waiting, note
 from services.config import Config
 from services.config_file import STANDALONE_DEFAULTS, config_path, load_config, stated_nodes
 from services.data_directory import Endpoints, held_data
@@ -13,6 +17,8 @@ from services.lifecycle import Ready, run_service
 from services.standalone.logs import Tail, follow
 from services.standalone.main import Standalone, StoppedEarlyError, running
 from services.standalone.ports import plan_ports
+
+_ANSWER_S: Final = 5.0
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -34,8 +40,9 @@ async def _up(standalone: Standalone, config: Config, stop: asyncio.Event, *, lo
     tail = asyncio.ensure_future(follow(Tail(config.data / "logs"), sys.stderr.write)) if logs else None
     try:
         async with running(standalone, waiting, stop) as endpoints:
+            doubt = await doubt_of(endpoints)
             waiting.done()
-            announce(endpoints, config.data)
+            announce(endpoints, config.data, doubt=doubt)
             await stop.wait()
     except StoppedEarlyError:
         pass
@@ -45,9 +52,24 @@ async def _up(standalone: Standalone, config: Config, stop: asyncio.Event, *, lo
             tail.cancel()
 
 
-def announce(endpoints: Endpoints, data: Path) -> None:
-    """Print what listens where."""
-    rows: list[Row] = [
+async def doubt_of(endpoints: Endpoints) -> str:
+    """Return why the master is in safe mode; empty if it is not, or does not say."""
+    timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.get(f"{endpoints.master}/health") as answer,
+        ):
+            said = json.loads(await answer.text())
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
+        return ""
+    return str(said["doubt"]) if said.get("status") == "safe_mode" else ""
+
+
+def announce(endpoints: Endpoints, data: Path, *, doubt: str = "") -> None:
+    """Print what listens where, and loudly if nothing will be lent."""
+    rows: list[Row] = [{"ready": "SAFE MODE", "url": endpoints.master, "for": doubt}] if doubt else []
+    rows += [
         {"ready": "gateway", "url": endpoints.gateway, "for": "clients: POST /v1/chat/completions, GET /v1/models"}
     ]
     for node, url in endpoints.nodes.items():
@@ -59,4 +81,14 @@ def announce(endpoints: Endpoints, data: Path) -> None:
         {"ready": "nats-server", "url": endpoints.nats, "for": "leaseway events tail, audit verify"},
         {"ready": "data", "url": str(data), "for": "history, keys, logs/"},
     ]
-    Output(as_json=False).rows("Leaseway is up", rows, {"ready": "what", "url": "url", "for": "for"})
+    title = (
+        "Leaseway is up"
+        if not doubt
+        else "Leaseway is up in SAFE MODE: nothing is lent, every node serves its own requests"
+    )
+    Output(as_json=False).rows(title, rows, {"ready": "what", "url": "url", "for": "for"})
+    if doubt:
+        note(f"safe mode: stored history is in doubt: {doubt}")
+        note(
+            "look at it with `leaseway audit verify`; `leaseway provision --new-generation --reason TEXT` goes on without it"
+        )

@@ -115,6 +115,7 @@ async def test_a_lost_tail_is_said_and_an_operator_goes_on_by_one_command(tmp_pa
     seen = json.loads(checkpoint.read_text())
     checkpoint.write_text(json.dumps({**seen, "version": seen["version"] + 5}))
     async with up(tmp_path):
+        assert "safe mode: stored history is in doubt: ledger:" in (tmp_path / "up.log").read_text()
         code, out, err = await cli(tmp_path, "status")
         assert code == 1
         assert f"but the data directory has seen version {seen['version'] + 5}" in out
