@@ -6,7 +6,7 @@ the facts and control events stored since.
 """
 
 from bisect import bisect_left
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Final, cast
@@ -24,6 +24,10 @@ from domain.policies import CURRENT
 from domain.ports import StoredMessage, Stream
 
 SNAPSHOTS_TRIED: Final = 3
+
+
+Fold = Callable[[History, Commit], Awaitable[None]]
+"""Moves a state on along the stored commits up to one of them, as `History.catch_up` does."""
 
 
 class Traveled(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,8 +60,11 @@ async def state_at(
     snapshots: Snapshots | None = None,
     version: int | None = None,
     time_ns: int | None = None,
+    fold: Fold | None = None,
 ) -> Traveled:
     """Return the state after commit `version`, or at `time_ns`; with neither, now: after everything that is stored.
+
+    `fold` moves the state on along the commits; unless given, along the ledger's stream.
 
     Raises:
         NothingThereError: there is no such version, or nothing as old.
@@ -73,7 +80,7 @@ async def state_at(
     history.begin_at(first)
     began = await _restore(history, snapshots, first, target)
     try:
-        await history.catch_up(target)
+        await (history.catch_up(target) if fold is None else fold(history, target))
     except HistoryGapError as error:
         raise NothingThereError(f"history: cannot be folded up to version {target.version}: {error}") from None
     facts, control = (0, 0) if version is not None else await _fold_on(history, time_ns)

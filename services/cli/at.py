@@ -2,6 +2,8 @@
 
 import argparse
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
@@ -10,6 +12,7 @@ from adapters.clock import SystemClock
 from adapters.keys import load_credentials
 from adapters.log.bundle import load
 from adapters.log.reader import Reader
+from adapters.nats.eventsourcing.grant_ledger import GrantLedger
 from domain.errors import BadConfigError
 from projections.why.cluster import ClusterAt
 from services.cli.at_text import lines_of
@@ -19,6 +22,7 @@ from services.cli.show import Output, Waiting
 from services.cli.why import streamed
 from services.lifecycle import EXIT_OK
 from services.past.at import Streamed, cluster_then
+from services.past.ledger import through_repository
 from services.past.moment import moment_of
 
 
@@ -44,8 +48,20 @@ def run(parsed: argparse.Namespace) -> int:
 async def _then(place: Here, copy: Path | None, version: int | None, time_ns: int | None, only: str) -> ClusterAt:
     if copy is not None:
         return await cluster_then(_copied(place, copy), version=version, time_ns=time_ns, only=only)
-    async with bus_of(place) as bus:
-        return await cluster_then(streamed(place, bus), version=version, time_ns=time_ns, only=only)
+    async with bus_of(place) as bus, _ledger_of(place) as ledger:
+        of = msgspec.structs.replace(streamed(place, bus), fold=through_repository(ledger))
+        return await cluster_then(of, version=version, time_ns=time_ns, only=only)
+
+
+@asynccontextmanager
+async def _ledger_of(place: Here) -> AsyncIterator[GrantLedger]:
+    """Yield the ledger as the eventsourcing library reads it, with the operator's key."""
+    credentials = load_credentials(place.operator_key())
+    ledger = await asyncio.to_thread(GrantLedger, place.bus_url, credentials, place.config.cluster.name)
+    try:
+        yield ledger
+    finally:
+        await asyncio.to_thread(ledger.close)
 
 
 def _copied(place: Here, copy: Path) -> Streamed:

@@ -14,7 +14,7 @@ from projections.words import count, duration
 from services.cli.show import printable
 from services.past.moment import when
 
-WIDTH: Final = 118
+WIDTH: Final = 100
 _MICRO: Final = 1_000_000
 
 
@@ -79,7 +79,9 @@ def _figures(figures: Compared, helper: str) -> Iterator[str]:
         yield f"  {word} {duration(us)} against the prediction"
     if figures.next_best:
         why = f", {figures.next_best_code}" if figures.next_best_code else ""
-        yield f"  next best: {figures.next_best}{why}, first answer in {duration(figures.next_best_first_answer_us)} (predicted)"
+        yield from _wrapped(
+            f"  next best: {figures.next_best}{why}, first answer in {duration(figures.next_best_first_answer_us)} (predicted)"
+        )
 
 
 @_lines.register
@@ -145,7 +147,7 @@ def _of_commit(story: CommitStory) -> Iterator[str]:
         yield from _wrapped("  " + ", ".join(f"{number} {tag}" for tag, number in story.inputs.items()))
     for seq, code in story.rejected:
         yield f"  message {seq} was not believed: {code}"
-    yield f"  digest {story.digest}, after {story.prev}{f', state {story.state}' if story.state else ''}"
+    yield from _wrapped(f"  digest {story.digest}, after {story.prev}{f', state {story.state}' if story.state else ''}")
     if story.plans:
         yield from _section("Plans")
         for plan in story.plans:
@@ -186,7 +188,7 @@ def _of_model(story: ModelStory) -> Iterator[str]:
         yield from _section("Besides")
         for each in story.notes:
             yield from _wrapped(f"  {each}")
-    yield "  settings: " + ", ".join(f"{name} {value}" for name, value in story.settings.items())
+    yield from _wrapped("  settings: " + ", ".join(f"{name} {value}" for name, value in story.settings.items()))
 
 
 def _helper(helper: HelperSeen) -> Iterator[str]:
@@ -206,7 +208,8 @@ def _plan(plan: PlanSeen, *, since_ns: int, led: bool = False, name: str = "") -
     lent = f", with leases {duration(plan.lent_drain_us)}" if plan.lent_drain_us >= 0 else ""
     what = f"{plan.held} held, {plan.lendable} lendable, {plan.in_engine} in the engine, {plan.out} lent"
     mark = "  <- its lease" if led else ""
-    yield f"  version {plan.version}{run}{after}: {name + ' ' if name else ''}{plan.trigger}, {what}{alone}{lent}{mark}"
+    yield f"  version {plan.version}{run}{after}: {name + ' ' if name else ''}{plan.trigger}{mark}"
+    yield from _wrapped(f"      {what}{alone}{lent}")
     yield from _table(
         [
             (each.helper, each.outcome, count(each.slots, "slot") if each.slots else "", each.code, _price(each))

@@ -7,7 +7,7 @@ import msgspec
 from adapters.log.history import Streams
 from adapters.log.reader import Reader
 from adapters.log.snapshots import Snapshots
-from adapters.log.travel import NothingThereError, Traveled, state_at
+from adapters.log.travel import Fold, NothingThereError, Traveled, state_at
 from domain.ids import ModelId, NodeId
 from projections.why.cluster import ClusterAt, cluster_at, knows
 from projections.why.model import ModelStory, model_story
@@ -24,6 +24,8 @@ class Streamed(msgspec.Struct, frozen=True):
     streams: Streams
     reader: Reader
     snapshots: Snapshots | None
+    fold: Fold | None = None
+    """How to move on along the ledger; None: along its stream."""
 
 
 async def cluster_then(
@@ -35,7 +37,7 @@ async def cluster_then(
         NothingThereError: there is no such version, or nothing as old.
         NotKnownError: the state knows nothing of `only`.
     """
-    then = await state_at(of.streams, of.reader, snapshots=of.snapshots, version=version, time_ns=time_ns)
+    then = await state_at(of.streams, of.reader, snapshots=of.snapshots, version=version, time_ns=time_ns, fold=of.fold)
     if not knows(then.state, only):
         known = ", ".join(sorted({*then.state.nodes, *then.state.control.roster})) or "none"
         raise NotKnownError(f"{only}: was not known at version {then.commit.version}; nodes then were {known}")

@@ -82,7 +82,7 @@ def text_of(row: dict[str, Any]) -> str:
     """Return a story as a person sees it; no line is wider than a terminal."""
     lines = list(lines_of(msgspec.convert(row, STORIES[row["kind"]])))
     print("\n".join(lines))
-    assert max(map(len, lines)) <= WIDTH + 20, max(lines, key=len)
+    assert max(map(len, lines)) <= WIDTH + 10, max(lines, key=len)
     return "\n".join(lines)
 
 

@@ -42,7 +42,7 @@ def test_the_first_line_is_the_answer_and_all_lines_fit():
     ):
         lines = list(lines_of(each))
         assert lines[0].startswith(begins), lines[0]
-        assert max(map(len, lines)) <= WIDTH + 20
+        assert max(map(len, lines)) <= WIDTH + 10
 
 
 def test_the_story_of_a_request_shows_life_waits_candidates_and_both_sides_of_the_account():
@@ -124,7 +124,7 @@ async def test_the_state_as_text_has_a_table_for_each_kind_of_thing():
     ):
         assert title in text, text
     assert "a/m" in text
-    assert max(map(len, lines)) <= WIDTH + 20
+    assert max(map(len, lines)) <= WIDTH + 10
     assert "Settings that are not at their default: none" in text
 
 

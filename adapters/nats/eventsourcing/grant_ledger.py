@@ -8,12 +8,12 @@
 Everything here blocks; asyncio code runs it in a thread.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final, Self, TypeVar, cast
 
 import msgspec
-from eventsourcing.application import Application
+from eventsourcing.application import Application, Repository
 from eventsourcing.persistence import ApplicationRecorder, InfrastructureFactory, Mapper, PersistenceError
 from eventsourcing.utils import Environment
 
@@ -29,6 +29,7 @@ from domain.ids import LinkId
 from domain.master.health import lease_life_us
 
 _PAGE: Final = 500
+_T = TypeVar("_T")
 
 
 class GrantRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +93,26 @@ def _project(grants: Grants | None, events: Iterable[Any]) -> Grants:
     return folded
 
 
+class Reached(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a rebuilding begins, since its state is known: what the library calls a snapshot. Its state is with the caller."""
+
+    originator_id: str = ORIGINATOR
+    originator_version: int
+
+
+class _ReachedStore:
+    """Stands where the library looks for snapshots."""
+
+    def __init__(self, reached: Reached | None) -> None:
+        self._reached = reached
+
+    def get(self, originator_id: str, *, lte: int | None = None, **_: object) -> Iterator[Reached]:
+        """Yield the snapshot, if it is not after version `lte`."""
+        del originator_id
+        if self._reached is not None and (lte is None or self._reached.originator_version <= lte):
+            yield self._reached
+
+
 class LedgerApplication(Application[str]):
     """The library's application over LW_LEDGER; it only reads."""
 
@@ -120,6 +141,15 @@ class LedgerApplication(Application[str]):
     def grants(self, version: int | None = None) -> Grants:
         """Return the aggregate at `version`; None is the newest."""
         return self.repository.get(ORIGINATOR, version=version, projector_func=_project)
+
+    def rebuild(self, version: int, project: Callable[[Iterable[Commit]], _T], reached: Reached | None) -> _T:
+        """Return what `project` makes of the commits after `reached` up to `version`, through a repository of the library."""
+        repository = Repository[str](self.events, snapshot_store=cast("Any", _ReachedStore(reached)))
+
+        def projected(_: object, events: Iterable[Any]) -> Any:
+            return project(event.commit for event in events if isinstance(event, Committed))
+
+        return cast("_T", repository.get(ORIGINATOR, version=version, projector_func=projected))
 
     def commits(self, after: int, until: int | None) -> Iterator[Commit]:
         """Yield the commits of versions (after, until]; 0 begins with the oldest that is kept."""
@@ -167,6 +197,19 @@ class GrantLedger:
             if not 0 < version <= head:
                 raise CallerError(f"version {version}: must be 0 to {head}, the ledger's newest")
             return self._application.grants(version).by_link()
+
+    def rebuild(self, version: int, project: Callable[[Iterable[Commit]], _T], *, after: int = 0) -> _T:
+        """Return what `project` makes of the commits of versions (after, version]: any aggregate over the ledger.
+
+        `after`: a version whose state the caller has, from a snapshot of its own. `project` may not return None.
+
+        Raises:
+            ChainBrokenError: one of them is no commit, or not at its version.
+            HistoryGapError: one of them is missing.
+        """
+        reached = Reached(originator_version=after) if after else None
+        with _bus_errors():
+            return self._application.rebuild(version, project, reached)
 
     def commits(self, after: int = 0, until: int | None = None) -> Iterator[Commit]:
         """Yield the commits of versions (after, until], up to the newest now; 0 begins with the oldest that is kept.
