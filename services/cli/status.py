@@ -23,7 +23,7 @@ def run(parsed: argparse.Namespace) -> int:
 async def _status(place: Here, out: Output) -> int:
     at = place.endpoints
     processes = [("gateway", at.gateway), ("projector", at.projector), *(("master", url) for url in place.masters)]
-    processes += [(f"node {node}", url) for node, url in at.nodes.items()]
+    processes += [(f"node {node}", url) for node, url in (at.nodes or await _nodes(place)).items()]
     asked = [_health(place, name, url, "/health") for name, url in processes]
     if is_standalone(place.config.data):
         asked.append(_health(place, "nats-server", at.monitor, "/healthz"))
@@ -49,6 +49,15 @@ async def _status(place: Here, out: Output) -> int:
             "the master does not answer: no new leases, every node serves its own requests; `leaseway nodes` reads NATS"
         )
     return EXIT_OK if all(row["well"] for row in rows) else EXIT_FAILED
+
+
+async def _nodes(place: Here) -> dict[str, str]:
+    """Return where the enrolled nodes of a cluster of machines are, as a master knows it; nothing if none answers."""
+    try:
+        state = await master_state(place)
+    except UnreachableError:
+        return {}
+    return {node["node"]: node["url"] for node in state.get("nodes", ()) if node["url"] and not node["retired"]}
 
 
 async def _health(place: Here, name: str, url: str, path: str) -> Row:

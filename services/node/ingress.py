@@ -132,7 +132,9 @@ class Ingress:
                     raise AssertionError(f"request {ticket.request}: {other} is not for an owner")
 
     async def _next(self, served: Served, ticket: Ticket) -> Action:
-        """Return what the machines say next; until then the request is held."""
+        """Return what the machines say next; until then, unless they have said it already, the request is held."""
+        if ticket.is_told:
+            return ticket.take()
         told = {"gen_ai.request.model": served.serving.id, "leaseway.request": ticket.request}
         with self.tracing.span("node.held", told) as span:
             action = await ticket.next()

@@ -45,6 +45,11 @@ class Ticket:
                 self._wake = None
         return self._actions.popleft()
 
+    @property
+    def is_told(self) -> bool:
+        """Tell whether an action is there already."""
+        return bool(self._actions)
+
     def take(self) -> Action:
         """Return the action that is there already."""
         return self._actions.popleft()

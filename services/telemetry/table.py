@@ -230,7 +230,7 @@ SPANS: Final = (
     ),
     SpanKind(
         "node.held", _NODE, "node.request", (_MODEL, _REQUEST, "leaseway.wait_reason", "leaseway.next"),
-        "The request waits at its owner. Once more after a helper that did not do it.",
+        "The request waits at its owner; once more after a helper that did not do it. One that never waits has none.",
     ),
     SpanKind(
         "node.lend", _NODE, "node.request", (_MODEL, _REQUEST, _OWNER, _HELPER, _LINK, _LEASE, _OUTCOME, _STATUS, _ERROR),

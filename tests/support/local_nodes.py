@@ -15,6 +15,7 @@ from domain.events.decision import LeaseEvent, LinkWord
 from domain.ids import Generation, ModelId, lease_id, link_id
 from services.config import Config, HttpConfig, Limits, NodeConfig, NodeModel
 from services.node.node import Node
+from services.telemetry.tracing import OFF, Tracing
 from tests.support.waiting import until
 
 CLUSTER = "local"
@@ -80,6 +81,7 @@ async def local_node(
     deadlines: Deadlines | None = None,
     up: bool = True,
     relays: tuple[str, ...] = (),
+    tracing: Tracing = OFF,
 ) -> AsyncIterator[LocalNode]:
     """Run a node while the block runs. `up`: wait until its engines are."""
     seed, public_key = new_nkey()
@@ -90,7 +92,7 @@ async def local_node(
         node=NodeConfig(id=name, depth=depth, models=tuple(models), relays=relays),
         http=HttpConfig(limits=limits or Limits()),
     )
-    node = Node(config, credentials, SystemClock(), deadlines=deadlines)
+    node = Node(config, credentials, SystemClock(), deadlines=deadlines, tracing=tracing)
     port = await node.server.start("127.0.0.1", 0)
     local = LocalNode(node, f"http://127.0.0.1:{port}", public_key)
     engines = [asyncio.ensure_future(engine) for engine in node.engines()]

@@ -55,6 +55,18 @@ def test_the_code_states_no_metric_span_or_attribute_that_is_not_in_the_table():
     assert len(BY_NAME) == len(METRICS)
 
 
+def spans_of(folder: str) -> Iterator[str]:
+    """Yield the name of every span that the code opens."""
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("tracing.span"):
+                yield str(ast.literal_eval(node.args[0]))
+
+
+def test_the_code_opens_every_span_of_the_table_and_no_other():
+    assert sorted(spans_of("services")) == sorted(SPANS_BY_NAME)
+
+
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
 def test_a_metric_is_named_and_stated_as_prometheus_wants_it(metric):
     assert metric.name.endswith("_total") == (metric.kind == "counter")

@@ -8,6 +8,7 @@ import pytest
 from adapters.http.errors import ApiError
 from domain.errors import BadConfigError
 from services.config import Config, TelemetryConfig
+from services.telemetry import tracing as tracing_module
 from services.telemetry.tracing import OFF, Tracing, tracing_of
 from tests.support.collector import Collector, Seen, collector
 
@@ -86,11 +87,12 @@ async def test_what_a_span_gives_on_names_itself_and_the_client_s_trace():
     assert given == {"x-request-id": "r", "traceparent": f"00-{TRACE}-{inner.id}-01", "tracestate": "a=b"}
 
 
-async def test_a_collector_that_is_away_holds_up_no_end():
+async def test_a_collector_that_is_away_holds_up_no_end(monkeypatch):
+    monkeypatch.setattr(tracing_module, "_FLUSH_S", 0.3)
     tracing = tracing_of(config("http://127.0.0.1:9"), "node", "n1", {})
     with tracing.span("node.request", within={}):
         pass
-    async with asyncio.timeout(8):
+    async with asyncio.timeout(3):
         await tracing.close()
 
 
