@@ -25,7 +25,7 @@ from services.cli.simulate import check_writable
 from services.cli.what_if_history import read
 from services.lifecycle import EXIT_OK
 from services.simulator.drivers import OURS
-from services.simulator.model.policies.registry import check as check_policy
+from services.simulator.model.policies.registry import POLICIES
 from services.simulator.whatif import report
 from services.simulator.whatif.answer import Answer, what_if
 from services.simulator.whatif.changes import FLAGS, NONE, Changes
@@ -68,8 +68,8 @@ def changes_asked(parsed: argparse.Namespace) -> Changes:
         BadConfigError: there is no such policy.
     """
     ours = parsed.policy in {"", NONE, OURS, CURRENT.name}
-    if not ours:
-        check_policy(parsed.policy)
+    if not ours and parsed.policy not in POLICIES:
+        raise BadConfigError(f"--policy {parsed.policy!r}: there are {', '.join(POLICIES)}, {OURS} ({CURRENT.name})")
     if parsed.policy == NONE and parsed.links:
         raise BadConfigError(f"--policy {NONE} lends over no link, so that --link would say nothing")
     return Changes(
