@@ -13,7 +13,8 @@ from adapters.log.reader import Reader
 from tests.replay import everywhere, one_reading
 from tests.replay.everywhere import Run, Surroundings
 from tests.replay.million.keep import HISTORY, KEY, keep
-from tests.replay.million.life import Plan, lived, work_folder
+from tests.replay.million.life import lived, work_folder
+from tests.replay.million.plan import Plan
 
 pytestmark = pytest.mark.real
 EVENTS = 5_000

@@ -12,8 +12,10 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.replay.million import virtual
 from tests.replay.million.keep import keep
-from tests.replay.million.life import Lived, Plan, lived, work_folder
+from tests.replay.million.life import lived, work_folder
+from tests.replay.million.plan import Lived, Plan
 
 
 class Bar:
@@ -56,11 +58,18 @@ def main() -> int:
     parser.add_argument(
         "--work", type=Path, help="folder for the server's files meanwhile (default: in memory if it can)"
     )
+    parser.add_argument("--virtual", action="store_true", help="no bus: a seed gives the same history to the last byte")
     parser.add_argument(
         "--keep-bus", action="store_true", help="leave the server's files where they are, and say where"
     )
     asked = parser.parse_args()
     plan = Plan(events=asked.events, seed=asked.seed, nodes=asked.nodes, kills=asked.kills, job_s=asked.job)
+    if asked.virtual:
+        bar = Bar(plan.events)
+        stored, lasted = virtual.live(plan, bar)
+        bar.end()
+        _tell(asyncio.run(virtual.keep(asked.out, stored)), lasted)
+        return 0
     work = Path(tempfile.mkdtemp(prefix="leaseway-million-", dir=asked.work or work_folder()))
     try:
         path, came_of_it = asyncio.run(_make(work, asked.out, plan))

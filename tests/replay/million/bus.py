@@ -142,8 +142,9 @@ class RealBus(Out):
 
     # -- what the world says
 
-    def state(self, node: NodeId, incarnation: Incarnation, pseq: int, fact: Fact) -> None:
-        """Have a fact stored (Out.state)."""
+    def state(self, node: NodeId, incarnation: Incarnation, pseq: int, fact: Fact, now_us: int) -> None:
+        """Have a fact stored (Out.state); its stamp is the server's."""
+        del now_us
         self.stated += 1
         self._lines[node].state(incarnation, pseq, fact)
 

@@ -13,7 +13,7 @@ from adapters.log.bundle import Extra, export
 from domain.ports import Stream
 from domain.subjects import SNAPSHOTS
 from tests.replay.million.bus import RealBus
-from tests.replay.million.life import Lived, Plan
+from tests.replay.million.plan import Lived, Plan
 from tests.support.nats import ServerUnderTest
 
 HISTORY: Final = "history.zip"

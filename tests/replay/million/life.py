@@ -9,11 +9,10 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from services.data_directory import make_data
 from services.simulator.product.names import BEGIN_US, name_of
 from tests.replay.million.bus import RealBus, pause
+from tests.replay.million.plan import Lived, Plan, Progress
 from tests.replay.million.scene import families
 from tests.replay.million.world import World
 from tests.support.nats import ServerUnderTest, provisioned_server
@@ -31,37 +30,6 @@ def work_folder() -> str | None:
     """Return where a server syncs at no cost, if this machine has it: every message is synced, and so a disk sets the pace."""
     roomy = _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free >= _MEMORY_LEAST
     return str(_MEMORY) if roomy else None
-
-
-Progress = Callable[[int, str], None]
-
-
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked for."""
-
-    events: int
-    seed: int = 1
-    nodes: int = 40
-    kills: int = 3
-    """How often the master is killed on the way."""
-    job_s: float = 0.045
-    """Mean service time at a node of speed 1: shorter jobs are more events a second."""
-    end_s: float = 20.0
-    """How long the last requests have to end."""
-
-
-class Lived(msgspec.Struct, kw_only=True):
-    """What came of it."""
-
-    events: int
-    commits: int
-    decisions: dict[str, int]
-    troubles: dict[str, int]
-    requests: int
-    lent: int
-    took_s: float
-    stood_s: float
-    """How long the nodes' time stood still because bus or master could not follow."""
 
 
 class MasterProcess:

@@ -44,6 +44,7 @@ def families(seed: int, nodes: int, job_s: float) -> Families:
         unit_s=tuple(dice.uniform(0.5, 1.5) * job_s for _ in range(count)),
         arrivals=(),
         handover_s=0.002,
+        control_s=0.002,
         hop_s=0.001,
         idle_before_s=0.0,
         load_cv=0.2,

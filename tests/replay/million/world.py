@@ -29,6 +29,7 @@ from services.simulator.model.scenario import Fault
 from services.simulator.product import faults
 from services.simulator.product.cluster import Cluster
 from services.simulator.product.history import settings_of
+from services.simulator.product.master import VirtualMaster
 from services.simulator.product.names import BEGIN_US, number_of, request_of, seconds, us
 from services.simulator.product.node import VirtualNode
 from services.simulator.product.timeline import Timeline
@@ -53,7 +54,10 @@ _SETTINGS: Final = (
 class Out:
     """Where facts and decrees go."""
 
-    def state(self, node: NodeId, incarnation: Incarnation, pseq: int, fact: Fact) -> None:
+    virtual = False
+    """Whether the master decides, and hears that nodes fall silent, in the nodes' own time."""
+
+    def state(self, node: NodeId, incarnation: Incarnation, pseq: int, fact: Fact, now_us: int) -> None:
         """Have a fact stored as number `pseq` of the node's life."""
         raise NotImplementedError
 
@@ -65,7 +69,7 @@ class Out:
 class World(Cluster):
     """Nodes, their clients and what goes wrong with them. `time` is moved by whoever runs it."""
 
-    def __init__(self, scenario: Families, out: Out, seed: int) -> None:
+    def __init__(self, scenario: Families, out: Out, seed: int, master: VirtualMaster | None = None) -> None:
         self._out, self._dice = out, dice_of(seed + 2)
         self._setting_turn = 0
         self.troubles: dict[str, int] = {}
@@ -73,7 +77,7 @@ class World(Cluster):
         """No more requests come, and nothing more goes wrong."""
         self.over = False
         """The nodes say nothing any more, whatever they hear."""
-        super().__init__(scenario, seed=seed)
+        super().__init__(scenario, master=master, seed=seed)
         self._traffic = Traffic(scenario, seed)
         self.time.at(BEGIN_US, self._next_second, 0)
         self.time.at(BEGIN_US + us(_TROUBLE_EVERY_S), self._trouble)
@@ -111,10 +115,14 @@ class World(Cluster):
         self._sent_us[Basis(node.name, incarnation, node.pseq)] = self.time.now_us
         if len(self._sent_us) > _SENT_KEPT:
             del self._sent_us[next(iter(self._sent_us))]
-        self._out.state(node.name, incarnation, node.pseq, self.heard(node, fact))
+        self._out.state(node.name, incarnation, node.pseq, self.heard(node, fact), self.time.now_us)
+        if self._out.virtual:
+            self.decide_in(self._control_us)
 
     def observe(self, observation: Observation) -> None:
-        """Say nothing: the real master hears itself that a node beats no more."""
+        """Let a virtual master see something; a real one hears itself that a node beats no more."""
+        if self._out.virtual:
+            super().observe(observation)
 
     def _count(self, node: VirtualNode, fact: Fact) -> None:
         if isinstance(fact, Cancelled):
