@@ -136,7 +136,8 @@ async def a_lent_request_is_explained(running: Cluster, lent: Outcome) -> dict[s
 async def its_lease_and_commit_are_explained(running: Cluster, story: dict[str, Any]) -> None:
     async def whole() -> dict[str, Any]:
         row = await why(running, story["lease"]["lease"])
-        return row if row["gain"]["measured_over"] and row["state"] == "cleared" else {}
+        over = row["gain"]["measured_over"] and row["state"] == "cleared"
+        return row if over and all(each["outcome"] for each in row["requests"]) else {}
 
     lease: dict[str, Any] = await until("all ends in ClickHouse", whole, timeout_s=30)
     text_of(lease)
