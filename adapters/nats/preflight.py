@@ -14,7 +14,10 @@ from nats.errors import Error as NatsError
 from nats.js.client import JetStreamContext
 from nats.js.errors import NotFoundError
 
+from adapters.nats.enrolment import load_roster
 from adapters.nats.layout import Durability, differences, stream_configs
+from adapters.nats.mirrors import mirrored
+from adapters.nats.outside import KEEPER, MIRRORED
 from adapters.nats.provision import ONE_TRY, administer, ask_server
 from adapters.nats.server import require_version
 from domain.errors import BadConfigError, BrokenSetupError
@@ -25,6 +28,7 @@ _API_S: Final = 5.0
 _PROBE_S: Final = 2.0
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 _PAYLOAD_BYTES_MIN: Final = 1024 * 1024
+_MIRROR_LAG_MAX: Final = 100_000
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +74,7 @@ async def preflight(data: Path, url: str, cluster: str, durability: Durability, 
         findings += [finding async for finding in _stream_findings(jetstream, cluster, durability, replicas)]
         async with administer(data, url, "preflight") as prober:
             findings += await _reply_findings(prober, jetstream, cluster)
+    findings += await _mirror_findings(data, url, cluster)
     findings += _durability_findings(durability, replicas)
     return Report(version=version, durability=durability, replicas=replicas, findings=tuple(findings))
 
@@ -184,6 +189,22 @@ async def _stored_on(jetstream: JetStreamContext, subject: str) -> int:
     except NotFoundError:
         return 0
     return sum((info.state.subjects or {}).values())
+
+
+async def _mirror_findings(data: Path, url: str, cluster: str) -> Iterable[Finding]:
+    """Return what is wrong with what outside tools read; the cluster itself does without it."""
+    if not any(member.role == "observer" for member in load_roster(data, cluster).members):
+        return []
+    async with administer(data, url, KEEPER) as keeper:
+        found = await mirrored(keeper)
+    told = []
+    for stream in MIRRORED:
+        lag = found.get(stream, {}).get("mirror", {}).get("lag", 0)
+        if stream not in found:
+            told.append(f"mirror of {stream}: must exist, is missing; `leaseway provision` makes it")
+        elif lag > _MIRROR_LAG_MAX:
+            told.append(f"mirror of {stream}: must be at most {_MIRROR_LAG_MAX} messages behind, is {lag}")
+    return [Finding(code="mirror", severity="warn", message=each) for each in told]
 
 
 def _durability_findings(durability: Durability, replicas: int) -> Iterable[Finding]:

@@ -96,6 +96,8 @@ def _tell(done: Provisioned, keys: Path, parsed: argparse.Namespace) -> None:
         print(f"changed stream {name}")
     for name in done.consumers_made:
         print(f"made consumer {name}")
+    for name in done.mirrors_made:
+        print(f"made mirror {name}")
     print(f"nodes: {', '.join(member.name for member in done.nodes) or 'none'}; keys: {keys}")
     _tell_credentials(keys, parsed)
 

@@ -8,8 +8,8 @@ from typing import Any, Final
 from adapters.nats.accounts import Member, inbox_prefix
 from adapters.nats.enrolment import Roster, load_roster, seed_path
 from adapters.nats.outside import DOMAIN, MIRRORED, PREFIX
-from adapters.nats.provision import provision_tools
-from domain.errors import BadConfigError
+from adapters.nats.provision import administer, provision_tools
+from domain.errors import BadConfigError, UnreachableError
 from domain.ids import node_id
 from services.cli.reach import Here, here
 from services.cli.show import Output
@@ -54,11 +54,28 @@ def _on_bus(place: Here, act: Callable[[str], Coroutine[Any, Any, None]]) -> Non
 async def _add(place: Here, out: Output, url: str, tool: str) -> None:
     data, cluster = place.config.data, place.config.cluster.name
     done = await provision_tools(data, url, cluster, added=(tool,))
+    await _require_known(place, url, f"{PREFIX}{tool}")
     row = _row(place, f"{PREFIX}{tool}")
     reads = (
         "from the oldest event on" if f"{MIRRORED[0]}/{row['member']}" in done.mirrors_made else "on from where it was"
     )
     out.say(_lesson(place, row, reads), row)
+
+
+async def _require_known(place: Here, url: str, member: str) -> None:
+    """Return if every server lets the new tool in.
+
+    Raises:
+        UnreachableError: one does not: it reads an accounts file of its own.
+    """
+    for each in url.split(","):
+        try:
+            async with administer(place.config.data, each, member):
+                continue
+        except UnreachableError as error:
+            accounts = place.config.data / "nats" / "accounts.conf"
+            hint = f"if it runs elsewhere, bring it {accounts} and run this again"
+            raise UnreachableError(f"{error}; {hint}") from None
 
 
 async def _remove(place: Here, out: Output, url: str, tool: str) -> None:

@@ -10,13 +10,14 @@ from nats.aio.client import Client
 from nats.errors import Error as NatsError
 from nats.js.errors import NotFoundError, ServiceUnavailableError
 
-from adapters.nats.outside import CONNECTIONS_MAX, MIRRORED
+from adapters.nats.outside import CONNECTIONS_MAX, MIRROR, MIRRORED
+from adapters.nats.preflight import preflight
 from adapters.nats.provision import administer, provision, provision_tools, reload_servers
 from domain.errors import BadConfigError, UnreachableError
 from domain.subjects import CONTROL, DECISIONS, EVENTS
 from tests.support.nats import CLUSTER, NODES, ServerUnderTest
 from tests.support.rogue import ROOT
-from tests.support.tools import API, ask, enrol, mirrors, take
+from tests.support.tools import API, ask, enrol, keeper, mirrors, take
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.real
@@ -298,6 +299,38 @@ async def test_there_is_a_bound_on_tools(nats_server: ServerUnderTest, monkeypat
     await enrol(nats_server, "dash")
     with pytest.raises(BadConfigError, match="at most 1 tools"):
         await enrol(nats_server, "more")
+
+
+async def test_the_preflight_warns_of_a_mirror_that_is_not_there(nats_server: ServerUnderTest) -> None:
+    await enrol(nats_server, "dash")
+    assert "mirror" not in await warned(nats_server)
+    async with keeper(nats_server) as client:
+        await client.request(f"$JS.API.STREAM.DELETE.{EVENTS}", b"", timeout=5)
+    assert "mirror" in await warned(nats_server)
+    await provision(nats_server.data, nats_server.url, CLUSTER, "strict", NODES, gateways={"main": ""})
+    assert "mirror" not in await warned(nats_server)
+
+
+async def warned(server: ServerUnderTest) -> set[str]:
+    report = await preflight(server.data, server.url, CLUSTER, "strict")
+    assert report.refusals == ()
+    return {finding.code for finding in report.findings}
+
+
+async def test_servers_with_an_accounts_file_of_before_are_provisioned_and_say_what_a_tool_needs(
+    nats_server: ServerUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accounts = nats_server.data / "nats" / "accounts.conf"
+    with monkeypatch.context() as before:
+        before.setattr("adapters.nats.outside.render", lambda *_: "")
+        before.setattr("adapters.nats.outside.core_exports", list)
+        before.setattr("adapters.nats.mirrors._DEADLINE_S", 0.1)
+        done = await provision(nats_server.data, nats_server.url, CLUSTER, "strict", NODES, gateways={"main": ""})
+        assert (done.mirrors_made, MIRROR in accounts.read_text()) == ((), False)
+        with pytest.raises(UnreachableError, match="as mirror"):
+            await enrol(nats_server, "dash")
+    await enrol(nats_server, "dash")  # the accounts have come, and are read without a restart
+    assert await mirrors(nats_server) == dict.fromkeys(MIRRORED, 0)
 
 
 @pytest.mark.long
