@@ -24,6 +24,7 @@ from domain.events import (
 )
 from domain.events.commit import Commit, decode_commit, encode_commit
 from domain.ids import ModelId
+from domain.master.state import POLICY
 from domain.ports import StoredMessage
 from tests.support.history import (
     Master,
@@ -41,6 +42,7 @@ from tests.support.realistic import RealCluster
 from tests.support.stories import K, M, Story
 
 FOLDER = Path(__file__).parents[1] / "replay" / "golden"
+"""One folder for each policy; those of older ones stay, and the frozen rules decide them again."""
 
 
 class _Line(msgspec.Struct, array_like=True):
@@ -58,13 +60,13 @@ def save(name: str, recorder: Recorder, master: Master) -> None:
     lines += [_Line("f", m.stamp_ns, m.subject, m.body.decode()) for m in recorder.facts[: master.position.hi]]
     lines += [_Line("l", 0, "", encode_commit(made).decode()) for made in master.commits]
     packed = gzip.compress(b"\n".join(map(msgspec.json.encode, lines)), 9, mtime=0)
-    (FOLDER / f"{name}.jsonl.gz").write_bytes(packed)
+    (FOLDER / POLICY / f"{name}.jsonl.gz").write_bytes(packed)
 
 
-def load(name: str) -> tuple[Recorder, list[Commit]]:
-    """Return a stored history and its commits."""
+def load(name: str, policy: str = POLICY) -> tuple[Recorder, list[Commit]]:
+    """Return a stored history of a policy and its commits."""
     recorder, commits = Recorder(), []
-    for line in gzip.decompress((FOLDER / f"{name}.jsonl.gz").read_bytes()).split(b"\n"):
+    for line in gzip.decompress((FOLDER / policy / f"{name}.jsonl.gz").read_bytes()).split(b"\n"):
         read = msgspec.json.decode(line, type=_Line)
         if read.kind == "l":
             commits.append(decode_commit(read.body.encode()))
@@ -76,7 +78,7 @@ def load(name: str) -> tuple[Recorder, list[Commit]]:
 
 def main() -> None:
     """Make the histories anew."""
-    FOLDER.mkdir(exist_ok=True)
+    (FOLDER / POLICY).mkdir(exist_ok=True, parents=True)
     recorder, master, dice = random_history(2032, 600, nodes=4, models=2), Master(), random.Random(1)
     master.take_all(recorder, lambda: dice.randint(1, 12))
     save("random", recorder, master)

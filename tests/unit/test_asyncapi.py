@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "asyncapi.yaml"
 BUNDLE = ROOT / "docs" / "reference" / "schemas" / "events.json"
 SCHEMA = ROOT / "tests" / "support" / "schemas" / "asyncapi-3.0.0.json"
-GOLDEN = sorted((ROOT / "tests" / "replay" / "golden").glob("*.gz"))
+GOLDEN = sorted((ROOT / "tests" / "replay" / "golden").rglob("*.gz"))
 EVENTS = [
     event
     for union in (Fact, Observation, ControlEvent, Decision)
