@@ -267,11 +267,10 @@ def _fit(state: State, key: str, node: NodeId, model: ModelId) -> Fit | None:
 
 
 def _learn(state: State, key: str, node: NodeId, fact: Finished | BorrowFinished) -> None:
-    work, service_us = fact.work, fact.service_us
-    if work > 0 and service_us > 0:
+    if fact.work > 0 and fact.service_us > 0:
         fit = _fit(state, key, node, fact.model)
         if fit is not None:
-            fit.learn(min(work, WORK_MAX), service_us, state.now_us)
+            fit.learn(min(fact.work, WORK_MAX), fact.service_us, state.now_us)
             state.refit[key] = ""
 
 
