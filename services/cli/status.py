@@ -57,7 +57,7 @@ async def _nodes(place: Here) -> dict[str, str]:
         state = await master_state(place)
     except UnreachableError:
         return {}
-    return {node["node"]: node["url"] for node in state.get("nodes", ()) if node["url"] and not node["retired"]}
+    return {node["node"]: node["url"] for node in state.get("nodes", ()) if node["registered"] and not node["retired"]}
 
 
 async def _health(place: Here, name: str, url: str, path: str) -> Row:

@@ -99,6 +99,9 @@ async def test_the_page_s_cluster_lends_over_the_loss_of_its_master_and_of_a_ser
             ("nats-server", "ok"), ("node attic", "ok"), ("node studio", "ok"), ("projector", "ok"),
         ]  # fmt: skip
 
+        rows_of_plans = await at.run("a", "leaseway decisions --data /var/lib/leaseway/admin --json")
+        assert {row["owner"] for row in rows_of_plans.rows} == {OWNER}, rows_of_plans.err
+
         first = await active(at)
         await at.kill(f"{first}:master")
         await lends(at)  # by leases that are out
@@ -119,6 +122,6 @@ async def test_the_page_s_cluster_lends_over_the_loss_of_its_master_and_of_a_ser
 
         await until("a decision without the third server", decided, timeout_s=30)
         told = await at.run("a", "leaseway nodes --data /var/lib/leaseway/admin --json")
-        assert {row["node"] for row in told.rows} == {OWNER, HELPER}
+        assert {row["node"] for row in told.rows} == {OWNER, HELPER, "loft"}
         audit = await at.run("a", "leaseway audit verify --data /var/lib/leaseway/admin --json")
         assert audit.code == 0, audit.out + audit.err
