@@ -181,18 +181,19 @@ def _touching(own: Sequence[Said], commits: Sequence[Committed]) -> list[Committ
 
 
 def _lease(lent: Said | None, commits: Sequence[Committed]) -> LeaseLine | None:
-    """Return the lease under which it was lent, as last said before that."""
+    """Return the lease under which it was lent, as its owner knew it then: the newest word before that with as many slots."""
     if lent is None or not isinstance(lent.fact, Lent):
         return None
-    newest = None
-    for committed in sorted(commits, key=lambda one: one.commit.version):
-        for index, decision in enumerate(committed.commit.decisions):
-            of_it = isinstance(decision, LeaseEvent) and decision.lease == lent.fact.lease and decision.slots
-            # what was granted first counts even where the stamps of the two streams cross
-            if of_it and (newest is None or committed.at_ns <= lent.at_ns):
-                assert isinstance(decision, LeaseEvent)
-                newest = lease_line(committed.commit.version, index, decision)
-    return newest
+    said = [
+        (each, lease_line(each.commit.version, index, decision))
+        for each in sorted(commits, key=lambda one: one.commit.version)
+        for index, decision in enumerate(each.commit.decisions)
+        if isinstance(decision, LeaseEvent) and decision.lease == lent.fact.lease and decision.slots
+    ]
+    # what was granted first counts even where the stamps of the two streams cross
+    before = [line for each, line in said if each.at_ns <= lent.at_ns] or [line for _, line in said[:1]]
+    known = [line for line in before if line.slots == lent.fact.slots]
+    return next(reversed(known or before), None)
 
 
 def _shown(plans: list[PlanSeen], lease: LeaseLine | None) -> tuple[list[PlanSeen], int]:

@@ -12,6 +12,7 @@ from domain.events import (
     Fact,
     Finished,
     Kept,
+    LeaseChanged,
     LeaseGranted,
     LendAnswered,
     LendReturned,
@@ -297,3 +298,18 @@ def test_every_request_of_the_stored_histories_has_a_story_with_an_end_or_a_stat
             assert story.moments
             assert len(story.plans) <= PLANS_SHOWN
             assert all(each.sentence for plan in story.plans for each in plan.candidates), story
+
+
+def test_the_lease_of_a_request_is_the_one_that_its_owner_knew_not_the_one_that_was_on_its_way():
+    story = Story(fit_us=FIT_US)
+    story.burst(3)
+    lease = granted(story)
+    assert lease.slots == 1
+    for number in range(3, 9):
+        story.recorder.state("a", held(f"req_{number}", number - 1))
+    story.look()
+    assert any(isinstance(d, LeaseChanged) and d.slots == 2 for made in story.master.commits for d in made.decisions)
+    story.recorder.state("a", under(lend(Lent, "req_2", ON, work=64_000_000, out=1, waited_us=9, slots=1), lease.lease))
+    made = told(story, "req_2").lease
+    assert made is not None
+    assert (made.version, made.kind, made.slots) == (lease_version(lease), "granted", 1)
