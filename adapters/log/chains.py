@@ -97,6 +97,8 @@ class _Life(msgspec.Struct, kw_only=True):
     """What was met first is a snapshot, which stands for all that is before it."""
     ahead: set[int] = set()
     """Numbers met beyond a gap: those are sent again, in order, once what is before them is stored."""
+    before: set[int] = set()
+    """Numbers before `first` that were met after it: sent again, from where an earlier part has a gap."""
     lost: int = 0
     """Numbers missing before `first` of a later part."""
 
@@ -104,7 +106,8 @@ class _Life(msgspec.Struct, kw_only=True):
         return self.lost + (max(self.ahead) - self.reached - len(self.ahead) if self.ahead else 0)
 
     def go_on(self, later: "_Life", chain: Chain) -> None:
-        between = later.first - 1 - self.reached - sum(self.reached < each < later.first for each in self.ahead)
+        met = self.ahead | later.before
+        between = later.first - 1 - self.reached - sum(self.reached < each < later.first for each in met)
         if between > 0 and later.jumps_in:
             chain.jumped += between
         elif between > 0:
@@ -117,6 +120,8 @@ class _Life(msgspec.Struct, kw_only=True):
 def _out_of_turn(chain: Chain, life: _Life, pseq: int, *, snapshot: bool) -> None:
     if pseq <= life.reached or pseq in life.ahead:
         chain.again += 1
+        if pseq < life.first:
+            life.before.add(pseq)
         return
     chain.facts += 1
     if snapshot and pseq > life.reached + 1:

@@ -196,7 +196,7 @@ async def campaign(
                 outcomes.append(made)
                 if not made.found:
                     tell(f"NOT FOUND: seed {made.seed} {made.change} {made.what}: {made}")
-                if len(outcomes) % 50 == 0:
+                if len(outcomes) % 25 == 0:
                     tell(f"{len(outcomes)} of {count}: {line(outcomes)}")
 
         await asyncio.gather(*(work() for _ in range(jobs)))
