@@ -108,6 +108,8 @@ class _Life(msgspec.Struct, kw_only=True):
     def go_on(self, later: "_Life", chain: Chain) -> None:
         met = self.ahead | later.before
         between = later.first - 1 - self.reached - sum(self.reached < each < later.first for each in met)
+        new = sum(each > self.reached and each not in self.ahead for each in later.before)
+        chain.facts, chain.again = chain.facts + new, chain.again - new
         if between > 0 and later.jumps_in:
             chain.jumped += between
         elif between > 0:
