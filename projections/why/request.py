@@ -381,7 +381,9 @@ def _headline(about: _About, state: str, compared: Compared) -> str:
 def _why_home(about: _About) -> str:
     """Return why a request that was never lent was not: what the last plan said of its helpers."""
     if about.first(Held) is None:
-        return ", its owner's engine had room" if about.first(Started) is not None else ""
+        if about.first(Started) is not None:
+            return ", its owner's engine had room"
+        return ", for its model stands in no link: of such a one only the end is stated" if len(about.own) == 1 else ""
     last = about.plans[-1] if about.plans else None
     if last is None:
         return ", no plan was made while it was held"

@@ -1,5 +1,6 @@
 """Why, and when: the stories of requests, leases, commits and models, and the state at any version or time."""
 
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 from urllib.parse import unquote
@@ -19,7 +20,10 @@ from domain.events.codec import decode_decision, decode_envelope
 from domain.ids import model_id, node_id
 from domain.master.state import State
 from domain.subjects import CONTROL, DECISIONS, EVENTS, LEDGER, SNAPSHOTS
+from projections.why.commit import CommitStory
+from projections.why.lease import LeaseStory
 from projections.why.model import Alarm, ModelStory, alarmed, model_story
+from projections.why.request import RequestStory
 from services.past.archive import ArchivePast
 from services.past.at import Streamed, cluster_then, why_model
 from services.past.moment import BadMomentError, moment_of
@@ -70,6 +74,17 @@ async def _told(answer: Awaitable[Any]) -> Any:
         raise ApiError("history_in_doubt", str(error), status=503, retry_after_s=5) from None
 
 
+def _goes_on(story: RequestStory | LeaseStory | CommitStory) -> bool:
+    """Tell whether more may have happened than a story tells."""
+    match story:
+        case RequestStory():
+            return story.state in {"held", "in_engine", "lent"}
+        case LeaseStory():
+            return story.state == "live" or not all(each.outcome for each in story.requests)
+        case _:
+            return False
+
+
 class _Asker:
     """Asks ClickHouse first, and the streams for what is not there."""
 
@@ -102,14 +117,23 @@ class _Asker:
         return await self._either(lambda past: why_commit(past, int(name)))
 
     async def _either(self, question: Callable[[Past], Awaitable[Any]]) -> Any:
-        """Return ClickHouse's answer, else that of the streams; what neither knows is said with both their reasons."""
-        missed = ""
+        """Return ClickHouse's answer, else that of the streams; what neither knows is said with both their reasons.
+
+        Rows come some tenths of a second after the facts: of what has not ended by the tables the streams are asked too.
+        """
         try:
-            return await question(self._archive)
+            story = await question(self._archive)
         except NotKnownError as error:
-            missed = str(error)
+            return await self._streamed_only(question, str(error))
         except (ApiError, StoreError) as error:
-            missed = f"ClickHouse could not be asked: {error}"
+            return await self._streamed_only(question, f"ClickHouse could not be asked: {error}")
+        if _goes_on(story):
+            with contextlib.suppress(NotKnownError, BusError):
+                return await question(StreamsPast(self._streams))
+        return story
+
+    async def _streamed_only(self, question: Callable[[Past], Awaitable[Any]], missed: str) -> Any:
+        """Return the streams' answer; `missed` is why ClickHouse gave none."""
         try:
             return await question(StreamsPast(self._streams))
         except NotKnownError as error:

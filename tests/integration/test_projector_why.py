@@ -222,6 +222,23 @@ async def test_without_clickhouse_the_streams_answer():
         assert now["version"] == story.master.position.version
 
 
+async def test_of_what_has_not_ended_by_the_tables_the_streams_are_asked_too(database: OpenStore):
+    story = lived()
+    async with filled(story, database) as (projector, streams), served(projector) as get:
+        _, body = await get(f"/admin/v1/why/request/{request(2)}")
+        assert (body["state"], body["source"]) == ("held", "NATS")
+        story.recorder.state("a", started(request(2)))
+        done = Finished(request=RequestId(request(2)), model=ModelId("m"), status=200, service_us=900_000)
+        story.recorder.state("a", done, after_us=900_000)
+        story.look()
+        streams.update(streams_of(story))
+        _, body = await get(f"/admin/v1/why/request/{request(2)}")
+        assert (body["state"], body["source"]) == ("finished", "NATS")
+        streams.update(streams_of(story, Away))
+        _, body = await get(f"/admin/v1/why/request/{request(2)}")
+        assert (body["state"], body["source"]) == ("held", "ClickHouse")
+
+
 async def test_a_fact_that_the_master_did_not_believe_is_in_no_story_of_clickhouse(database: OpenStore):
     story = lived()
     forged = story.recorder.state("a", finished(request(3), helper="c"))

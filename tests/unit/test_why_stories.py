@@ -313,3 +313,12 @@ def test_the_lease_of_a_request_is_the_one_that_its_owner_knew_not_the_one_that_
     made = told(story, "req_2").lease
     assert made is not None
     assert (made.version, made.kind, made.slots) == (lease_version(lease), "granted", 1)
+
+
+def test_of_a_request_of_a_model_in_no_link_only_the_end_is_known_and_that_is_said():
+    story = Story(fit_us=FIT_US)
+    story.recorder.state("b", finished("req_alone", service_us=700_000))
+    story.look()
+    made = told(story, "req_alone")
+    assert (made.owner, made.state, made.compared.measured_finish_us) == ("b", "finished", 700_000)
+    assert "stands in no link" in made.headline
