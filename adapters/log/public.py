@@ -21,6 +21,9 @@ _WAITING_MAX: Final = 256
 """Messages that wait for the reader besides what the streams' own readers hold."""
 
 
+_Arrived = tuple[str, StoredMessage] | Exception
+
+
 class Place(msgspec.Struct, frozen=True):
     """How far LW_EVENTS, LW_CONTROL and LW_DECISIONS have been read: the last sequence taken of each."""
 
@@ -102,8 +105,12 @@ async def _before(stream: Stream, stamp_ns: int) -> int:
     return low - 1
 
 
-async def read_public(streams: Mapping[str, Stream], place: Place) -> AsyncGenerator[Came | Missed, None]:
-    """Yield everything after `place`, for ever; it asks for more only as fast as it is read.
+async def read_public(
+    streams: Mapping[str, Stream], place: Place, *, silence_s: float
+) -> AsyncGenerator[Came | Missed | None, None]:
+    """Yield everything after `place`, for ever, and None whenever nothing has arrived for `silence_s`.
+
+    It asks for more only as fast as it is read.
 
     Raises:
         BusError: a stream is not there.
@@ -116,23 +123,24 @@ async def read_public(streams: Mapping[str, Stream], place: Place) -> AsyncGener
                 place = place.at(name, first - 1)
                 yield Missed(place, name, after, first)
         try:
-            async for came in _all_of(streams, place, bounds):
-                place = came.place
-                yield came
+            async with aclosing(_all_of(streams, place, bounds, silence_s)) as all_of:
+                async for came in all_of:
+                    place = place if came is None else came.place
+                    yield came
         except HistoryGapError:
             continue
 
 
 async def _all_of(
-    streams: Mapping[str, Stream], place: Place, bounds: Mapping[str, Bounds]
-) -> AsyncGenerator[Came, None]:
+    streams: Mapping[str, Stream], place: Place, bounds: Mapping[str, Bounds], silence_s: float
+) -> AsyncGenerator[Came | None, None]:
     async with aclosing(_stored(streams, place, bounds)) as stored:
         async for came in stored:
             place = came.place
             yield came
-    async with aclosing(_arriving(streams, place)) as arriving:
-        async for came in arriving:
-            yield came
+    async with aclosing(_arriving(streams, place, silence_s)) as arriving:
+        async for arrived in arriving:
+            yield arrived
 
 
 async def _bounds(streams: Mapping[str, Stream]) -> dict[str, Bounds]:
@@ -171,9 +179,9 @@ async def _singly(stream: Stream, after: int, until: int | None) -> AsyncGenerat
             await reading.aclose()
 
 
-async def _arriving(streams: Mapping[str, Stream], place: Place) -> AsyncGenerator[Came, None]:
-    """Yield what is stored from `place` on, as it arrives; several readers, one bounded queue."""
-    arrived: asyncio.Queue[tuple[str, StoredMessage] | Exception] = asyncio.Queue(_WAITING_MAX)
+async def _arriving(streams: Mapping[str, Stream], place: Place, silence_s: float) -> AsyncGenerator[Came | None, None]:
+    """Yield what is stored from `place` on, as it arrives; several readers, one bounded queue. None stands for a silence."""
+    arrived: asyncio.Queue[_Arrived] = asyncio.Queue(_WAITING_MAX)
 
     async def pump(name: str) -> None:
         try:
@@ -186,7 +194,10 @@ async def _arriving(streams: Mapping[str, Stream], place: Place) -> AsyncGenerat
     pumps = [asyncio.create_task(pump(name), name=f"public {name}") for name in PUBLIC]
     try:
         while True:
-            got = await arrived.get()
+            got = None if arrived.empty() else arrived.get_nowait()
+            if got is None and (got := await _within(silence_s, arrived)) is None:
+                yield None
+                continue
             if isinstance(got, Exception):
                 raise got
             name, message = got
@@ -196,3 +207,11 @@ async def _arriving(streams: Mapping[str, Stream], place: Place) -> AsyncGenerat
         for task in pumps:
             task.cancel()
         await asyncio.gather(*pumps, return_exceptions=True)
+
+
+async def _within(silence_s: float, arrived: asyncio.Queue[_Arrived]) -> _Arrived | None:
+    try:
+        async with asyncio.timeout(silence_s):
+            return await arrived.get()
+    except TimeoutError:
+        return None

@@ -148,7 +148,7 @@ async def _pieces(
     """Yield (place after it, bytes) of each event that is wanted, and of a sign of life when there was none for a while."""
     loop = asyncio.get_running_loop()
     written_s = loop.time()
-    async with aclosing(with_silences(read_public(desk.streams, place), silence_s)) as items:
+    async with aclosing(read_public(desk.streams, place, silence_s=silence_s)) as items:
         async for item in items:
             if item is not None:
                 place = item.place
@@ -183,24 +183,3 @@ def _event(place: str, kind: str, data: bytes) -> bytes:
 def _ending(code: str, place: Place, message: str) -> bytes:
     said: dict[str, Any] = {"code": code, "message": message, "resume": str(place)}
     return _event(str(place), "leaseway.cut", msgspec.json.encode(said))
-
-
-async def with_silences(
-    items: AsyncGenerator[Came | Missed, None], silence_s: float
-) -> AsyncGenerator[Came | Missed | None, None]:
-    """Yield what `items` yields, and None whenever nothing came for `silence_s`."""
-    coming: asyncio.Task[Came | Missed] | None = None
-    try:
-        while True:
-            coming = coming or asyncio.ensure_future(anext(items))
-            done, _ = await asyncio.wait({coming}, timeout=silence_s)
-            if not done:
-                yield None
-                continue
-            finished, coming = coming, None
-            yield finished.result()
-    finally:
-        if coming is not None:
-            coming.cancel()
-            await asyncio.gather(coming, return_exceptions=True)
-        await items.aclose()

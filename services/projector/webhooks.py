@@ -22,7 +22,6 @@ from domain.errors import BadConfigError, BusError
 from domain.ports import Clock, Stream
 from projections.feed import PublicEvent, Wanted, fits, public_event
 from services.config import WebhookConfig
-from services.projector.api_feed import with_silences
 from services.projector.hook_book import HookBook, Standing
 from services.projector.parameters import Parameters, none_left
 from services.projector.since import place_of
@@ -102,7 +101,7 @@ class Hook:
     async def _deliver_all(self, client: WebhookClient) -> None:
         self._standing = self._book.read() or await self._begin()
         self.state, self._error = "ok", ""
-        coming = with_silences(read_public(self._streams, self._standing.place), self._pace.note_s)
+        coming = read_public(self._streams, self._standing.place, silence_s=self._pace.note_s)
         async with aclosing(coming) as items:
             async for item in items:
                 match item:
