@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 CONSTRAINTS := -c .ci/constraints.txt
 
-.PHONY: install demo test check lint types fix kills stale faults campaigns simulate real what-if bench clean help
+.PHONY: install demo test check lint types fix kills stale faults mutations campaigns simulate real what-if bench clean help
 
 help: ## Say what each target does
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -55,6 +55,9 @@ stale: $(VENV)/.installed ## Depose N stale masters in a row, on one server and 
 
 faults: $(VENV)/.installed ## Throw every fault at N simulated clusters, one a seed (N=10000)
 	$(BIN)/python -m tests.simulation.campaign --seeds 0-$$(( $(or $(N),10000) - 1 )) --jobs $(or $(JOBS),1)
+
+mutations: $(VENV)/.installed ## Change stored history in N ways, and count what is found (N=1000)
+	$(BIN)/python -m tests.mutations --n $(or $(N),1000) --jobs $(or $(JOBS),2)
 
 campaigns: $(VENV)/.installed ## Run every long campaign
 	$(BIN)/python -m pytest -m long

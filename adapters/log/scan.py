@@ -14,6 +14,7 @@ import msgspec
 from adapters.log.checkpoints import Kept, check_agrees, tail_digest
 from adapters.log.history import Cursors, Streams, check_frame, stored_commit
 from domain.errors import ChainBrokenError, FactsLostError, HistoryError, HistoryGapError
+from domain.events import SafeModeLeft
 from domain.events.commit import Commit, commit_digest
 from domain.master.step import Position, after, check_chain
 from domain.ports import StoredMessage, Stream
@@ -57,6 +58,7 @@ async def scan(
     signed: dict[int, list[Kept]] = {}
     for kept in checkpoints:
         signed.setdefault(kept.checkpoint.version, []).append(kept)
+    await _check_begins(streams.ledger, first)
     await check_end(streams, head, checkpoints)
     events = await streams.events.bounds()
     begins = _Begins(streams, events.first, ages)
@@ -65,6 +67,13 @@ async def scan(
         if kept.checkpoint.version < first.version - 1:
             begins.check_gone(streams.ledger, first.version - 1, kept.checkpoint.at_us * 1000)
     return await _scan_commits(streams, first, head, signed, begins)
+
+
+async def _check_begins(ledger: Stream, first: Commit) -> None:
+    """Check that `first` begins a generation, or is the oldest that is kept: a search finds a commit after a hole as well."""
+    begins = first.version == 1 or (bool(first.decisions) and isinstance(first.decisions[0], SafeModeLeft))
+    if not begins and (await ledger.bounds()).first != first.version:
+        raise HistoryGapError(ledger.name, f"message {first.version - 1} must be there, it is not or is of another generation")
 
 
 async def check_end(streams: Streams, head: Commit | None, checkpoints: Sequence[Kept]) -> None:
