@@ -85,14 +85,14 @@ def count_again(store: Store, rollup: Rollup, day: str) -> None:
         StoreError: the old count is still there.
     """
     beside = rollup.table + _BESIDE
-    store.command(f"DROP TABLE IF EXISTS {beside} SYNC")
-    store.command(f"CREATE TABLE {beside} AS {rollup.table}")
+    store.command(on_cluster(f"DROP TABLE IF EXISTS {beside}", store.cluster))
+    store.command(on_cluster(f"CREATE TABLE {beside} AS {rollup.table}", store.cluster))
     try:
         where = f"SELECT * FROM {rollup.source} FINAL WHERE day = '{_checked(day)}'"  # noqa: S608  # a day of ours
         store.command(f"INSERT INTO {beside} {rollup.counted(f'({where}) AS d')}")
         store.command(f"ALTER TABLE {rollup.table} REPLACE PARTITION '{day}' FROM {beside}")
     finally:
-        store.command(f"DROP TABLE IF EXISTS {beside} SYNC")
+        store.command(on_cluster(f"DROP TABLE IF EXISTS {beside}", store.cluster))
 
 
 def _checked(day: str) -> str:

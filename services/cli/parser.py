@@ -11,7 +11,7 @@ from domain.errors import BadConfigError
 from services.cli.audit_arguments import add_audit
 from services.cli.control_arguments import add_links, add_settings
 from services.cli.plan_arguments import add_plan
-from services.cli.rows_arguments import add_rows
+from services.cli.rows_arguments import add_projections, add_rows, add_telemetry
 from services.cli.simulate_arguments import add_simulate
 from services.cli.subscribe_arguments import add_subscribe
 from services.cli.what_if_arguments import add_what_if
@@ -194,6 +194,8 @@ def _add_looking(add: Add) -> None:
         )
     )
     add_rows(add, _command)
+    add_telemetry(add, _command)
+    add_projections(_group(add, "projections", "look after the tables in ClickHouse"), _command)
     add_why(add, _command)
     _add_streams(add)
     _command(add, "version", "version", "print the version", data=False)

@@ -11,6 +11,22 @@ _DECISIONS: Final = (
     "leaseway decisions --request req_0123456789abcdef0123456789abcdef",
 )
 _LOADS: Final = ("leaseway loads", "leaseway loads --node attic --follow")
+_TELEMETRY: Final = (
+    "leaseway telemetry",
+    "leaseway telemetry loads --since 1d --step 3600",
+    "leaseway telemetry helpers --node attic --json",
+)
+QUESTIONS: Final = {
+    "requests": "requests that ended, by owner, model and outcome",
+    "waits": "how long they waited",
+    "service": "how long they were served, by the node that did",
+    "tokens": "tokens read and written",
+    "lending": "what was lent over each pair of nodes, and how it came back",
+    "helpers": "how often each helper was granted or skipped, and why",
+    "loads": "models loaded, driven out and brought back",
+    "idle": "which nodes and models were idle; what nobody knows is unknown",
+    "savings": "what lending saved against the owner alone",
+}
 _JSON: Final = "one JSON object a line (also when the output is piped)"
 
 
@@ -35,6 +51,61 @@ def add_rows(add: Callable[..., Any], command: Callable[..., argparse.ArgumentPa
     loads.add_argument("--model", default="", metavar="MODEL", help="only those of this model")
     loads.add_argument("--kind", default="", metavar="KIND", help="only this kind of row (docs/reference/tables.md)")
     _ending(loads)
+
+
+def add_telemetry(add: Callable[..., Any], command: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add `telemetry` through the parser's own `command`."""
+    about = "show what the cluster did over a window, step by step"
+    more = "QUESTION is one of:\n" + "\n".join(f"  {name:<9} {what}" for name, what in QUESTIONS.items())
+    telemetry = command(add, "telemetry", "telemetry", about, examples=_TELEMETRY, more=more)
+    telemetry.add_argument("question", nargs="?", default="savings", choices=tuple(QUESTIONS), metavar="QUESTION")
+    for name, place, what in (
+        (
+            "since",
+            "TIME",
+            "begin: 2026-11-30T01:20:00Z, seconds since 1970, or how long ago (90m) (default: 1h before the end)",
+        ),
+        ("until", "TIME", "end (default: now)"),
+        ("node", "NODE", "only what is about this node"),
+        ("model", "MODEL", "only what is about this model"),
+    ):
+        telemetry.add_argument(f"--{name}", default="", metavar=place, help=what)
+    telemetry.add_argument(
+        "--step", type=int, default=0, metavar="S", help="seconds of a step, whole minutes (default: fitting)"
+    )
+    telemetry.add_argument("--json", action="store_true", help=_JSON)
+
+
+def add_projections(group: Callable[..., Any], command: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add the actions of `projections` through the parser's own `command`."""
+    about = "say how far the tables in ClickHouse are, how large, and of which schema"
+    status = command(group, "status", "projections", about, examples=("leaseway projections status",))
+    status.add_argument("--json", action="store_true", help=_JSON)
+    about = "make all rows again beside the live ones, and let them take their places"
+    rebuild = command(
+        group,
+        "rebuild",
+        "projections",
+        about,
+        examples=("leaseway projections rebuild", "leaseway projections rebuild --from stream"),
+        more="Questions are answered and new rows come in all the while. From the archive, the table `events` that holds each\n"
+        "message as it was stored, everything else is made again; from the streams `events` is too, as far as they reach back.",
+    )
+    rebuild.add_argument(
+        "--from", dest="source", default="archive", choices=("archive", "stream"), help="(default: archive)"
+    )
+    rebuild.add_argument("--json", action="store_true", help=_JSON)
+    about = "print the statements that make the tables"
+    schema = command(
+        group,
+        "schema",
+        "projections",
+        about,
+        examples=("leaseway projections schema", "leaseway projections schema --cluster main"),
+        more="With --cluster as they run on that cluster of ClickHouse servers: one shard, every table replicated.",
+        data=False,
+    )
+    schema.add_argument("--cluster", default="", metavar="NAME", help="name that the servers know their cluster by")
 
 
 def _ending(parser: argparse.ArgumentParser) -> None:

@@ -17,8 +17,11 @@ from adapters.http.server import HttpServer
 from domain.events import Finished, LendReturned
 from domain.ids import NodeId
 from services.cli.main import main
+from services.cli.rows_arguments import QUESTIONS
+from services.cli.telemetry import COLUMNS
 from services.data_directory import Endpoints, make_data, write_endpoints
 from services.projector.api import Api
+from services.projector.api_telemetry import NAMES
 from services.projector.health import Health
 from services.projector.projector import Projector
 from tests.support.facts import HELPER, LINK, MODEL, Teller, finished, lent, plan, request, verdict
@@ -172,3 +175,21 @@ async def test_loads_are_listed_by_node(rig: Rig):
     code, _, err = await rig.cli("loads", "--kind", "lent")
     assert code == 2
     assert err.startswith("leaseway loads: --kind: must be one of load_started, loaded")
+
+
+async def test_telemetry_is_shown_step_by_step_and_projections_can_be_looked_at_and_made_again(rig: Rig):
+    await served(rig, lent_from=3)
+    rows = await rig.rows("telemetry", "requests", "--since", "21h", "--step", "3600", "--json")
+    assert sum(row["requests"] for row in rows) == BURSTS * JOBS
+    assert {row["lent"] for row in rows} == {False, True}
+    code, _, err = await rig.cli("telemetry", "requests", "--step", "90")
+    assert (code, "step: must be whole minutes" in err) == (2, True)
+    [told] = await rig.rows("projections", "rebuild", "--from", "archive", "--json")
+    assert (told["state"], told["messages"]) == ("done", BURSTS * JOBS)
+    [status] = await rig.rows("projections", "status", "--json")
+    assert {table["name"]: table["rows"] for table in status["tables"]}["requests"] == BURSTS * JOBS
+    assert status["rebuild"] == told
+
+
+def test_every_question_of_the_api_can_be_asked_and_has_a_table():
+    assert QUESTIONS.keys() == NAMES.keys() == COLUMNS.keys()

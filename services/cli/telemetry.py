@@ -1,0 +1,58 @@
+"""`leaseway telemetry`: what the cluster did over a window, step by step, as the projector answers it."""
+
+import argparse
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from services.cli.reach import get, here
+from services.cli.show import Output, Row, note
+from services.lifecycle import EXIT_OK
+
+COLUMNS: Final[dict[str, tuple[str, ...]]] = {
+    "requests": ("owner", "model", "outcome", "lent", "requests"),
+    "waits": ("owner", "model", "requests", "wait_mean_us", "wait_p50_us", "wait_p95_us", "wait_p99_us", "wait_max_us"),
+    "service": ("node", "model", "requests", "service_mean_us", "service_p50_us", "service_p99_us", "service_max_us"),
+    "tokens": ("node", "model", "requests", "tokens_in", "tokens_out", "out_per_service_s"),
+    "lending": ("owner", "model", "helper", "granted", "lent", "answered", "returned", "busy", "cut_off", "service_us"),
+    "helpers": ("helper", "outcome", "reason", "candidates"),
+    "loads": ("node", "loads", "loads_per_hour", "loading_us", "failed", "displaced", "restored", "ping_pong"),
+    "idle": ("node", "model", "state", "served_us"),
+    "savings": ("owner", "model", "backlog", "ended_at_helpers", "home_us", "planned_us", "measured_us", "saved_us"),
+}
+"""What a table shows of each question, beside the time of the step."""
+_WORDS: Final = {"out_per_service_s": "out per s", "ended_at_helpers": "at helpers", "home_us": "alone", "lent": "lent"}
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Print the answer to one question, a row for each step and group."""
+    place, out = here(parsed), Output(as_json=parsed.json)
+    said = {"from": parsed.since, "to": parsed.until, "step": parsed.step, "node": parsed.node, "model": parsed.model}
+    query = {name: str(value) for name, value in said.items() if value}
+    path = f"/admin/v1/telemetry/{parsed.question}"
+    answer: dict[str, Any] = asyncio.run(get(place, "projector", place.endpoints.projector, path, query))
+    rows: Sequence[Row] = answer[parsed.question]
+    shown = [dict(row) | {"t": _time_of(row["t"], answer["step"])} for row in rows]
+    out.rows(
+        f"{parsed.question}, steps of {answer['step']} s", rows if out.as_json else shown, headings(parsed.question)
+    )
+    if answer["truncated"]:
+        note("there is more than one answer holds: ask for longer steps, a shorter window, or one node")
+    if answer["source"] == "minutes":
+        note("from counts by minute: the window has too many rows, or its rows are gone; there are no quantiles")
+    return EXIT_OK
+
+
+def headings(question: str) -> Mapping[str, str]:
+    """Return the columns of a table with their headings."""
+    return {"t": "from"} | {name: _WORDS.get(name, _plain(name)) for name in COLUMNS[question]}
+
+
+def _plain(name: str) -> str:
+    return name.removesuffix("_us").replace("_", " ")
+
+
+def _time_of(second: int, step_s: int) -> str:
+    form = "%Y-%m-%d" if step_s >= 86_400 else "%Y-%m-%d %H:%M"
+    return datetime.fromtimestamp(second, UTC).astimezone().strftime(form)
