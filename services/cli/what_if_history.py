@@ -12,18 +12,28 @@ from adapters.log.history import Cursors, History, Streams, first_of_generation,
 from adapters.log.reader import Reader
 from domain.actions import OrderKey
 from domain.errors import BadConfigError, ChainBrokenError
-from domain.events import Basis, BorrowFinished, HeartbeatMissed, LinkPriced, Registered
+from domain.events import (
+    BorrowFinished,
+    HeartbeatMissed,
+    LeaseChanged,
+    LeaseCleared,
+    LeaseGranted,
+    LinkPriced,
+    OwnerPlanned,
+    Registered,
+)
 from domain.events.commit import Commit, commit_digest
-from domain.events.decision import LeaseEvent
 from domain.ids import LeaseId, LinkId
 from domain.master.inputs import FactInput
 from domain.policies import CURRENT
 from domain.ports import StoredMessage, Stream
 from services.cli.what_if_arguments import Moment
-from services.simulator.whatif.chronicle import Chronicle, busy
+from services.simulator.whatif.chronicle import Chronicle, Decided, busy
 from services.simulator.whatif.recorded import Asked, Recorded, Step
 
 _MOVED_US: Final = 1_000_000
+_BY_OWNER: Final = frozenset({"enqueued", "completed", "borrowed_completed", "drained"})
+"""Triggers of plans that follow from facts of the owner: the one that they cite is then the one that led to them."""
 Say = Callable[[str], None]
 
 
@@ -39,8 +49,8 @@ class _Ledger(msgspec.Struct):
     hi: "array[int]"
     """The last fact that each commit folded, from the first commit on."""
     rejected: list[tuple[int, str]]
-    slots: dict[LeaseId, list[tuple[int, Basis]]]
-    """What was decided of each lease, with the fact that the decision cites."""
+    slots: dict[LeaseId, list[Decided]]
+    """What was decided of each lease."""
     priced: list[tuple[LinkPriced, OrderKey]]
 
 
@@ -125,13 +135,25 @@ async def _ledger(stream: Stream, say: Say) -> _Ledger:
         for stored in map(stored_commit, batch):
             found.hi.append(stored.hi)
             found.rejected += stored.rejected
-            for index, decision in enumerate(stored.decisions):
-                if isinstance(decision, LeaseEvent):
-                    found.slots.setdefault(decision.lease, []).append((decision.slots, decision.basis))
-                elif isinstance(decision, LinkPriced):
-                    found.priced.append((decision, (stored.generation, stored.version, index)))
+            _take(found, stored)
         say(f"reading history: commit {batch[-1].seq} of {head.version}")
     return found
+
+
+def _take(found: _Ledger, stored: Commit) -> None:
+    """Take what a commit decided of leases and told of links."""
+    by_owner = False
+    for index, decision in enumerate(stored.decisions):
+        match decision:
+            case OwnerPlanned():
+                by_owner = decision.trigger in _BY_OWNER
+            case LeaseGranted() | LeaseChanged() | LeaseCleared():
+                basis = decision.basis if by_owner else None
+                found.slots.setdefault(decision.lease, []).append((decision.slots, basis))
+            case LinkPriced():
+                found.priced.append((decision, (stored.generation, stored.version, index)))
+            case _:
+                pass
 
 
 async def _facts(stream: Stream, reader: Reader, ledger: _Ledger, say: Say) -> _Facts:

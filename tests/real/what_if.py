@@ -7,6 +7,7 @@ it took. Prints a table; returns 1 if the median error of a scenario is beyond 5
 
 import argparse
 import asyncio
+import dataclasses
 import math
 import shutil
 import statistics
@@ -23,6 +24,8 @@ from adapters.log.reader import Reader
 from domain.master.fits import WINDOW
 from services.cli.what_if_arguments import Moment
 from services.cli.what_if_history import read
+from services.simulator.model.dice import dice_of
+from services.simulator.model.scenario import Scenario
 from services.simulator.whatif.answer import what_if
 from services.simulator.whatif.changes import Changes
 from services.simulator.whatif.figures import Figures
@@ -49,10 +52,10 @@ class Taught(Layout):
     """A scenario whose requests come after those of lessons, the same scenario drawn otherwise, until a fit's window is full."""
 
     def __init__(self, name: str, seed: int) -> None:
-        super().__init__(drawn(name, seed))
+        super().__init__(_mixed(name, seed))
         owned = sum(not arrival.native for arrival in self.scenario.arrivals)
         seeds = range(seed + TEACHES, seed + TEACHES + math.ceil(WINDOW / owned))
-        self.lessons = [Layout(drawn(name, other), prefix=f"lesson{other}-") for other in seeds]
+        self.lessons = [Layout(_mixed(name, other), prefix=f"lesson{other}-") for other in seeds]
 
     def times(self) -> dict[str, float]:
         """Return how long each request of all takes."""
@@ -86,6 +89,14 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     def errors(self) -> tuple[float, float]:
         """Return the relative error of the drain by fits and by recorded times."""
         return self.by_fits_s / self.measured_s - 1, self.recorded_s / self.measured_s - 1
+
+
+def _mixed(name: str, seed: int) -> Scenario:
+    """Return a draw whose requests of one moment come in any order: they are drawn in that of their luck, as no traffic comes."""
+    scenario = drawn(name, seed)
+    arrivals = list(scenario.arrivals)
+    dice_of(seed).shuffle(arrivals)
+    return dataclasses.replace(scenario, arrivals=tuple(arrivals))
 
 
 async def run(name: str, seed: int, directory: Path) -> Predicted:

@@ -21,7 +21,7 @@ from domain.events import (
 )
 from domain.ids import Incarnation, LeaseId, LinkId, ModelId, NodeId, RequestId
 from domain.master.inputs import FactInput
-from services.simulator.whatif.chronicle import CONTROL_US, HOP_US, Chronicle, Stretch, busy
+from services.simulator.whatif.chronicle import CONTROL_US, HOP_US, Chronicle, Decided, Stretch, busy
 from tests.support.history import borrow, finished, held, lend, link
 
 T_US = 1_790_000_000_000_000
@@ -31,7 +31,7 @@ OVER = link("a", "b")
 class Speakers:
     """States facts of nodes whose clocks began at different times, and which reach the stream late."""
 
-    def __init__(self, decided: dict[LeaseId, list[tuple[int, Basis]]] | None = None) -> None:
+    def __init__(self, decided: dict[LeaseId, list[Decided]] | None = None) -> None:
         self.heard = Chronicle(decided or {})
         self._began_us = {"a": 5_000, "b": 70_000_000}
         self._numbers: Iterator[int] = count(1)
@@ -108,7 +108,7 @@ def test_a_way_is_half_of_what_the_helpers_time_leaves_of_the_owners():
 def test_a_decision_took_from_the_fact_that_it_cites_to_the_lease_that_the_owner_took():
     lease, cited = LeaseId("l"), Basis(NodeId("a"), Incarnation("a-1"), 1)
     later = Basis(NodeId("a"), Incarnation("a-1"), 3)
-    said = Speakers({lease: [(2, cited), (0, later)]})
+    said = Speakers({lease: [(2, cited), (1, None), (0, later)]})
 
     def taken(slots: int) -> Fact:
         return LeaseUpdated(link=LinkId("x"), lease=lease, model=ModelId("m"), helper=NodeId("b"), slots=slots, out=0)
@@ -116,6 +116,7 @@ def test_a_decision_took_from_the_fact_that_it_cites_to_the_lease_that_the_owner
     assert said.say("a", 0, held("r1")) == 1
     said.say("a", 30_000, taken(2))
     assert said.say("a", 50_000, held("r2")) == 3
+    said.say("a", 55_000, taken(1))  # a tick led to it
     said.say("a", 60_000, taken(0))
     said.say("a", 99_000, taken(0))  # ran out: no decision
     paths = said.heard.paths(T_US + 10**9)

@@ -40,6 +40,8 @@ _OWN_REASONS: Final = frozenset({"too_large", "image", "request", "not_replayabl
 
 Life = tuple[NodeId, Incarnation]
 Ended = Finished | Cancelled
+Decided = tuple[int, Basis | None]
+"""Slots, and the fact that the decision cites; None where another one than the owner's own facts led to it."""
 Unserved = Failed | Rejected | Expired
 
 
@@ -66,10 +68,12 @@ class _Gap(NamedTuple):
 class Chronicle:
     """Hears facts in their order."""
 
-    def __init__(self, decided: Mapping[LeaseId, Sequence[tuple[int, Basis]]]) -> None:
-        """`decided`: the slots of each lease as they were decided, in order, with the facts that the decisions cite."""
+    def __init__(self, decided: Mapping[LeaseId, Sequence[Decided]]) -> None:
+        """`decided`: the slots of each lease as they were decided, in order."""
         self._decided = {lease: deque(each) for lease, each in decided.items()}
-        self._cited_us: dict[Basis, int | None] = {basis: None for each in decided.values() for _, basis in each}
+        self._cited_us: dict[Basis, int | None] = {
+            basis: None for each in decided.values() for _, basis in each if basis is not None
+        }
         self._shift_us: dict[Life, int] = {}
         self._held: dict[RequestId, Held] = {}
         self._ended: list[_End] = []
@@ -132,12 +136,12 @@ class Chronicle:
                 pass
 
     def _cited(self, fact: LeaseUpdated) -> int | None:
-        """Return when the fact was stated that the decision behind `fact` cites; None for a lease that ran out."""
+        """Return when the fact was stated that led to the decision behind `fact`; None if none of the owner's did."""
         decided = self._decided.get(fact.lease, deque())
         while decided:
             slots, basis = decided.popleft()
             if slots == fact.slots:
-                return self._cited_us[basis]
+                return None if basis is None else self._cited_us[basis]
         return None
 
     def _queue_of(self, fact: BorrowAccepted) -> str:

@@ -107,8 +107,9 @@ class HistoricCluster(VirtualCluster[HistoricNode]):
         now_us, version = self.time.now_us, self.recorded.version
         self._priced = {link: told for link, told in self.recorded.priced.items() if link in state.control.links}
         for node in self.nodes.values():
+            lived_us = state.now_us - node.known.since_us
             for room, resident in node.residents():
-                self.do(node, room.begin(resident, now_us))
+                self.do(node, room.begin(resident, now_us - lived_us))
         self._control_changed()
         for _, lease in sorted(state.leases.items()):
             sent_us = now_us - (state.now_us - lease.granted_us)

@@ -24,7 +24,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     mean_s: float
     p99_s: float
     load_s: float
-    """Of loading for these requests, and back."""
+    """Of loads for these requests, and back, that were over by the last answer."""
     lent: float
     """Share of the requests."""
 
@@ -45,12 +45,12 @@ def figures(lived: Sequence[Lived], loads: Sequence[LoadSeen]) -> dict[str, Figu
     if not lived:
         return {}
     last_us = max(one.ended_us for one in lived)
-    begun = [load for load in loads if load.at_us - load.load_us < last_us]
+    over = [load for load in loads if load.at_us <= last_us]
     found = {
-        key: _of([one for one in lived if one.key == key], [load for load in begun if load.owner == key])
+        key: _of([one for one in lived if one.key == key], [load for load in over if load.owner == key])
         for key in sorted({one.key for one in lived})
     }
-    return found | {ALL: _of(lived, begun)}
+    return found | {ALL: _of(lived, over)}
 
 
 def _of(lived: Sequence[Lived], loads: Sequence[LoadSeen]) -> Figures:

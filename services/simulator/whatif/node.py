@@ -8,6 +8,7 @@ from domain.engine_room import EngineRoom
 from domain.events import ModelInfo
 from domain.ids import ModelId, NodeId
 from domain.inputs import RoomConfig, RuntimeConfig
+from domain.master.fits import Fit
 from domain.master.rooms import room_name
 from domain.master.state import Node, State, owner_key
 from domain.runtime import ModelRuntime
@@ -77,9 +78,10 @@ class HistoricNode(MachineNode):
         room = EngineRoom(RoomConfig(node=self.name, runtime=runtime, restore_delay_us=delay_us))
         for info in infos:
             room.join(self.runtimes[info.id])
-            fit = state.fits.get(owner_key(self.name, info.id))
-            for load_us in fit.loads_us if fit is not None else ():
-                room._loads.succeeded(info.id, load_us)  # noqa: SLF001  # it measured these itself, earlier in its life
+            fit = state.fits.get(owner_key(self.name, info.id)) or Fit()
+            for load_us, at_us in zip(fit.loads_us, fit.loads_at_us, strict=True):
+                if at_us >= self.known.since_us:
+                    room._loads.succeeded(info.id, load_us)  # noqa: SLF001  # it measured these itself, earlier in its life
         return room
 
 
