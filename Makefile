@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 CONSTRAINTS := -c .ci/constraints.txt
 
-.PHONY: install demo test check lint types fix kills stale faults mutations campaigns simulate real what-if bench clean help
+.PHONY: install demo test check lint types fix kills stale faults million everywhere mutations campaigns simulate real what-if bench clean help
 
 help: ## Say what each target does
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -55,6 +55,15 @@ stale: $(VENV)/.installed ## Depose N stale masters in a row, on one server and 
 
 faults: $(VENV)/.installed ## Throw every fault at N simulated clusters, one a seed (N=10000)
 	$(BIN)/python -m tests.simulation.campaign --seeds 0-$$(( $(or $(N),10000) - 1 )) --jobs $(or $(JOBS),1)
+
+KEPT := $(or $(DIR),$(or $(TMPDIR),/tmp)/leaseway-million)
+
+million: $(VENV)/.installed ## Live N events on the real bus and decide them again everywhere (N=1000000 SEED=1 DIR=folder to keep them in)
+	$(BIN)/python -m tests.replay.million --events $(or $(N),1000000) --seed $(or $(SEED),1) --out $(KEPT) $(ARGS)
+	$(BIN)/python -m tests.replay.everywhere $(KEPT)
+
+everywhere: $(VENV)/.installed ## Decide a kept history again under every Python, hash seed, batch and snapshot (DIR=folder ARGS="--jobs 2")
+	$(BIN)/python -m tests.replay.everywhere $(KEPT) $(ARGS)
 
 mutations: $(VENV)/.installed ## Change stored history in N ways, and count what is found (N=1000)
 	$(BIN)/python -m tests.mutations --n $(or $(N),1000) --jobs $(or $(JOBS),2)

@@ -54,7 +54,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of nodes, links, arrivals, sizes and troubles")
     parser.add_argument("--nodes", type=int, default=40)
     parser.add_argument("--kills", type=int, default=3, help="how often the master is killed on the way")
-    parser.add_argument("--job", type=float, default=0.045, help="mean service time in seconds at a node of speed 1")
+    parser.add_argument("--job", type=float, default=0.02, help="mean service time in seconds at a node of speed 1")
     parser.add_argument(
         "--work", type=Path, help="folder for the server's files meanwhile (default: in memory if it can)"
     )

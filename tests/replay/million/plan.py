@@ -16,7 +16,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int = 40
     kills: int = 3
     """How often the master is killed on the way."""
-    job_s: float = 0.045
+    job_s: float = 0.02
     """Mean service time at a node of speed 1: shorter jobs are more events a second."""
     end_s: float = 20.0
     """How long the last requests have to end."""
