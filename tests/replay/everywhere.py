@@ -114,7 +114,7 @@ def runs(folder: Path, made: dict[str, str], *, quick: bool, snapshots_max: int 
     """Yield what to run: under each Python every hash seed, and every way of reading at least once."""
     history, key = str(folder / HISTORY), str(folder / KEY)
     seeds = ("random",) if quick else ("0", "1", "random")
-    for (_, program), (turn, seed) in itertools.product(sorted(made.items()), enumerate(seeds)):
+    for (turn, seed), (_, program) in itertools.product(enumerate(seeds), sorted(made.items())):
         time_zone, language = PLACES[turn % len(PLACES)]
         under = Surroundings(
             interpreter=program, hash_seed=seed, optimised=turn == 1, time_zone=time_zone, language=language

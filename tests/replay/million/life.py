@@ -152,7 +152,7 @@ async def _live(
 
 def _reached(bus: RealBus, master: MasterProcess, goal: int, progress: Progress) -> bool:
     master.check()
-    progress(bus.decided, f"{bus.commits} commits, {bus.stated - bus.decided} not decided about")
+    progress(bus.decided, f"{bus.commits} commits, {bus.stored - bus.decided} not decided about")
     return bus.decided >= goal
 
 
