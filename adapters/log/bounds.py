@@ -22,6 +22,11 @@ WORK_MAX: Final = 10**18
 DEPTH_MAX: Final = 1024
 PSEQ_DIGITS_MAX: Final = 15
 INCARNATION_CHARS_MAX: Final = 64
+NESTING_MAX: Final = 64
+"""How deep lists and objects of a message may stand in each other, whether a rule reads them or not; ours stand 6 deep.
+
+The decoder's own limit is what the interpreter's stack has left where it is called: two readers of the same bytes would differ.
+"""
 
 _TEXTS: Final[dict[object, int]] = {
     RequestId: 64, ModelId: 256, LinkId: 64, LeaseId: 64, Generation: 16, Incarnation: INCARNATION_CHARS_MAX, str: 1024,
@@ -161,6 +166,21 @@ def spoken(body: bytes) -> Spoken | None:
         return cast("Spoken", _SPOKEN.decode(body))
     except (msgspec.DecodeError, RecursionError):
         return None
+
+
+_OTHERS: Final = bytes(set(range(256)) - set(b"[]{}"))
+
+
+def is_too_deep(body: bytes) -> bool:
+    """Tell whether lists and objects stand more than NESTING_MAX deep in each other, as far as a decoder would get."""
+    if body.count(b"{") + body.count(b"[") <= NESTING_MAX:  # as in nearly every message
+        return False
+    outside = body.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')[::2]  # what stands in no text
+    deep = deepest = 0
+    for bracket in b"".join(outside).translate(None, _OTHERS):
+        deep += 1 if bracket in b"[{" else -1
+        deepest = max(deepest, deep)
+    return deepest > NESTING_MAX
 
 
 def within(data: msgspec.Raw | bytes) -> bool:

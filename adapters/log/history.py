@@ -9,7 +9,7 @@ import msgspec
 from adapters.headers import encode_headers
 from adapters.log.chains import ProducerChains
 from adapters.log.reader import Reader
-from domain.errors import ChainBrokenError, FactsLostError, HistoryError, HistoryGapError
+from domain.errors import ChainBrokenError, HistoryError, HistoryGapError
 from domain.events import SafeModeLeft
 from domain.events.commit import Commit, commit_digest, decode_commit, encode_commit
 from domain.ids import Generation
@@ -298,29 +298,6 @@ def check_witness(witnessed: Witnessed | None, head: Commit | None, *, who: str 
     if head.version == witnessed.version and witnessed.digest and head.digest != witnessed.digest:
         raise HistoryError(
             f"ledger: version {head.version} has digest {head.digest}, but {seen} with {witnessed.digest}"
-        )
-
-
-async def check_inputs(streams: Streams, head: Commit | None) -> None:
-    """Check that the inputs that the last commit folded are still there.
-
-    A server that lost its newest messages gives their sequences again to what comes next; so the last fact folded must also be
-    older than the commit that folded it.
-
-    Raises:
-        FactsLostError: LW_EVENTS does not hold the last facts any more.
-        HistoryError: LW_CONTROL ends too early.
-    """
-    if head is None:
-        return
-    for stream, high, lost in ((streams.events, head.hi, FactsLostError), (streams.control, head.chi, HistoryError)):
-        last = (await stream.bounds()).last
-        if last < high:
-            raise lost(f"{stream.name}: ends at {last}, but commit {head.version} folded up to {high}")
-    newest, folded_by = await streams.events.get(head.hi), await streams.ledger.get(head.version)
-    if newest is not None and folded_by is not None and newest.stamp_ns > folded_by.stamp_ns:
-        raise FactsLostError(
-            f"{streams.events.name}: message {head.hi} is newer than commit {head.version}, which folded it"
         )
 
 

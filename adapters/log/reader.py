@@ -30,6 +30,8 @@ OUT_OF_BOUNDS, BAD_PLACE = "out_of_bounds", "bad_place"
 MASTER = NodeId("master")
 _NODE: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
 _TERM_DIGITS_MAX: Final = 15
+_SPEAKERS_MAX: Final = 16_384
+"""Keys kept at hand."""
 _NOBODY: Final = NodeId("")
 _TAGS: Final[dict[type[EventBody], str]] = {
     **{kind: tag_of(kind) for kind in get_args(Input)},
@@ -64,6 +66,8 @@ class Reader:
         body = message.body
         if not self._authentic(body, who):
             return Rejected(message.seq, stamp_us, BAD_MAC)
+        if bounds.is_too_deep(body):
+            return Rejected(message.seq, stamp_us, BAD_EVENT)
         said = bounds.spoken(body)
         if said is None or said.cluster != self._cluster or said.producer != who:
             return self._judge(message, who, term, event)
@@ -101,6 +105,8 @@ class Reader:
         key = bytes.fromhex(derive_mac_key(self._secret, name))  # 32 bytes, so that it fills less than a block
         padded = key.ljust(_BLOCK, b"\0")
         states = tuple(hashlib.sha256(bytes(each ^ pad for each in padded)) for pad in (0x36, 0x5C))
+        if len(self._keys) >= _SPEAKERS_MAX:  # only forged subjects name so many
+            self._keys.clear()
         self._keys[name] = found = (states[0], states[1])
         return found
 
@@ -112,6 +118,8 @@ class Reader:
     @staticmethod
     def control(message: StoredMessage) -> ControlInput:
         """Return the control event in `message`; an unknown one counts but says nothing."""
+        if bounds.is_too_deep(message.body):
+            return ControlInput(message.seq, None)
         try:
             return ControlInput(message.seq, codec.decode_control(codec.decode_envelope(message.body).data))
         except (msgspec.DecodeError, RecursionError):

@@ -13,7 +13,6 @@ from adapters.log.history import (
     History,
     Streams,
     check_frame,
-    check_inputs,
     first_of_generation,
     last_commit,
     stored_commit,
@@ -22,6 +21,7 @@ from adapters.log.reader import Reader
 from adapters.log.report import Difference, Report
 from adapters.log.scan import check_end
 from adapters.log.snapshots import content_digest
+from adapters.log.tail import check_inputs
 from domain.errors import HistoryError, HistoryGapError, ReplayDiffersError, UnknownPolicyError
 from domain.events.commit import Commit, commit_digest
 from domain.master.step import Range, after, check_chain

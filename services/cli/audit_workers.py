@@ -6,10 +6,11 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
 from adapters.log.chains import ProducerChains
-from adapters.log.history import History, check_inputs, last_commit
+from adapters.log.history import History, last_commit
 from adapters.log.report import Difference, Report
 from adapters.log.scan import check_end
 from adapters.log.segments import PARTS_PER_WORKER, Plan, Segment, join, plan, segments
+from adapters.log.tail import check_inputs
 from adapters.log.verify import Part, verify_part
 from domain.errors import HistoryError, HistoryGapError
 from services.cli.audit_source import Opened, Source, opened

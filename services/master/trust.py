@@ -8,8 +8,9 @@ from typing import Final
 import msgspec
 
 from adapters.log.checkpoints import Kept
-from adapters.log.history import check_inputs, check_witness, first_of_generation, last_commit
+from adapters.log.history import check_witness, first_of_generation, last_commit
 from adapters.log.scan import scan
+from adapters.log.tail import check_inputs
 from adapters.nats.api import StreamMissingError
 from domain.errors import BusError, HistoryError
 from domain.events import SafeModeEntered

@@ -402,3 +402,28 @@ def test_a_master_that_slept_through_the_reign_of_another_is_deposed_and_calls_n
         assert await scene.clean()
 
     play(scenario)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_server_clock_that_is_set_back_is_no_lost_history_and_messages_that_took_lost_ones_places_are(lost: bool):
+    async def scenario(scene: Scene) -> None:
+        scene.master()
+        await scene.begin()
+        await scene.beat("a", "b", seconds=3)
+        await scene.burst("x")
+        await scene.beat("a", "b", seconds=3)
+        await scene.stop()
+        if lost:
+            bounds = await scene.events.bounds()
+            scene.events.truncate(bounds.last - 3)
+            await scene.say("a", *(held(f"req_y{i}", i + 1) for i in range(3)))
+        last = await scene.ledger.last()
+        assert last is not None
+        stood_ns = (await scene.events.get(decode_commit(last.body).hi)).stamp_ns - 1  # type: ignore[union-attr]
+        scene.ledger._messages[last.seq - 1] = msgspec.structs.replace(last, stamp_ns=stood_ns)
+        loop = scene.master()
+        await scene.beat("a", "b", seconds=5)
+        assert loop.mode == ("safe_mode" if lost else "active")
+        assert ("is newer than commit" in loop.doubt) == lost
+
+    play(scenario)
