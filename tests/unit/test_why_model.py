@@ -82,6 +82,7 @@ def test_requests_that_came_back_cannot_be_lent_again():
     made = told(story)
     assert made.code == "nothing_lendable"
     assert (made.held, made.lendable) == (1, 0)
+    assert "1 request held, none of which may be lent" in made.headline
 
 
 def without_price(story: Story) -> None:

@@ -25,6 +25,7 @@ from domain.ids import LinkId, ModelId, NodeId, RequestId
 from domain.master.reasons import REASONS
 from projections.why.commit import commit_story
 from projections.why.lease import lease_story
+from projections.why.plans import folded
 from projections.why.request import PLANS_SHOWN, RequestStory, request_story
 from projections.why.said import Committed, Said, said_of
 from tests.support import golden
@@ -322,3 +323,28 @@ def test_of_a_request_of_a_model_in_no_link_only_the_end_is_known_and_that_is_sa
     made = told(story, "req_alone")
     assert (made.owner, made.state, made.compared.measured_finish_us) == ("b", "finished", 700_000)
     assert "stands in no link" in made.headline
+
+
+def test_plans_that_say_something_else_in_between_are_not_one():
+    story = Story("a", "b", links=(link("a", "z"),), fit_us=FIT_US)
+    story.burst(6)
+    [plan] = told(story, "req_2").plans
+    other = msgspec.structs.replace(plan.candidates[0], code="node_silent")
+    silent = msgspec.structs.replace(plan, candidates=(other,))
+    assert [each.times for each in folded([plan, plan, silent, plan])] == [2, 1, 1]
+
+
+def test_what_the_owner_says_is_timed_by_its_own_clock_and_all_else_by_the_servers():
+    story, _ = lent_story()
+    said = facts_of(story.recorder, '"req_2"')
+    late_us = 5_000_000  # the owner's facts came out of its spool, so their stamps say nothing
+    owner_us = {each.seq: at * 10_000 for at, each in enumerate(said, start=1)}
+    timed = [
+        msgspec.structs.replace(each, mono_us=owner_us[each.seq], at_ns=each.at_ns + late_us * 1000 * (each.who == "a"))
+        for each in said
+    ]
+    made = request_story("req_2", timed, commits_of(story))
+    assert made is not None
+    by_owner = {moment.t_us for moment in made.moments if moment.who == "a"}
+    assert by_owner == {owner_us[each.seq] - 10_000 for each in said if each.who == "a"}
+    assert made.compared.measured_finish_us == owner_us[said[-1].seq] - 10_000
