@@ -24,7 +24,7 @@ class UnkeyedReader(Reader):
 
     def fact(self, message: StoredMessage) -> FactOrRejected:
         """Return the fact or observation in `message`, or why it is or was refused."""
-        if False:
+        if message.seq in self._forged:
             return Rejected(message.seq, message.stamp_ns // 1000, BAD_MAC)
         return super().fact(message)
 
