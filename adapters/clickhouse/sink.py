@@ -78,10 +78,11 @@ class Sink:
 
     def _highest(self, table: str, stream: str, epoch: int) -> int:
         found = self._store.query(
-            f"SELECT max(seq) AS seq FROM {table}{self._suffix} WHERE stream = {{stream:String}} AND epoch = {{epoch:UInt32}}",  # noqa: S608  # a table of ours
+            f"SELECT seq FROM {table}{self._suffix} WHERE stream = {{stream:String}} AND epoch = {{epoch:UInt32}} "  # noqa: S608  # a table of ours
+            "ORDER BY stream DESC, epoch DESC, seq DESC LIMIT 1",
             {"stream": stream, "epoch": epoch},
         )
-        return int(found[0]["seq"])
+        return int(found[0]["seq"]) if found else 0
 
 
 _B = TypeVar("_B", bound=Block)

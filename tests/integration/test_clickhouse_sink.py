@@ -18,6 +18,7 @@ from domain.subjects import EVENTS, LEDGER
 from projections.project import LAST_TABLE, Context, project
 from projections.rows import Block, Rows
 from projections.tables import MIGRATIONS, RETAINED, SCHEMA_VERSION, TABLES, Migration, column_names
+from tests.support.chdb import embedded_only
 from tests.support.facts import Ledger, Teller, finished, granted, lent, plan, verdict
 
 pytestmark = pytest.mark.real
@@ -302,6 +303,7 @@ def test_a_missing_driver_is_one_line_that_says_what_to_install(missing: str, ds
     assert f"pip install '{extra}'" in told.stdout
 
 
+@embedded_only
 def test_a_directory_that_another_process_holds_is_refused(engine_dsn: str):
     told = _python(
         "import sys\nfrom adapters.clickhouse.store import open_store\n"

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from adapters.clock import SystemClock
+from tests.support.chdb import ON_SERVER
 from tests.support.facts import DAY_NS
 from tests.support.projector_child import EXPECTED
 
@@ -27,10 +28,16 @@ INSERTS = 96
 """About as many as an undisturbed run needs."""
 
 
-async def child(directory: Path, moment: str, number: int = 0) -> tuple[int, dict[str, Any]]:
+@pytest.fixture
+def killed_dsn(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Return where the projector that is killed writes: an engine that dies with it, or a server that lives on."""
+    return str(request.getfixturevalue("engine_dsn")) if ON_SERVER else f"chdb://{tmp_path / 'clickhouse'}"
+
+
+async def child(dsn: str, database: str, moment: str, number: int = 0) -> tuple[int, dict[str, Any]]:
     """Return (exit code, what it told) of one life of the projector."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.support.projector_child", str(directory), moment, str(number), str(DAY)),
+        *(sys.executable, "-m", "tests.support.projector_child", dsn, database, moment, str(number), str(DAY)),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         cwd=ROOT,
@@ -40,30 +47,31 @@ async def child(directory: Path, moment: str, number: int = 0) -> tuple[int, dic
     return process.returncode or 0, json.loads(out) if out else {}
 
 
-async def killed_then_whole(directory: Path, moments: list[tuple[str, int]]) -> None:
+async def killed_then_whole(dsn: str, moments: list[tuple[str, int]]) -> None:
     """Kill at each of `moments` in turn; then the tables hold each message once."""
+    database = f"kills_{os.urandom(4).hex()}"
     for life, (moment, number) in enumerate(moments):
-        code, _ = await child(directory, moment, number)
+        code, _ = await child(dsn, database, moment, number)
         # fewer inserts are left from life to life: a late moment may not come any more
         assert code == -signal.SIGKILL or life > 0
-    _, told = await child(directory, "never")
+    _, told = await child(dsn, database, "never")
     told.pop("inserts")
     assert told == EXPECTED
 
 
-async def test_a_killed_projector_goes_on_without_a_row_lost_or_doubled(tmp_path: Path):
+async def test_a_killed_projector_goes_on_without_a_row_lost_or_doubled(killed_dsn: str):
     """The first kill is between a derived table and the checkpoint, which then lags behind it; the others are anywhere."""
     dice = random.Random(SEED)
     moments = [("after", 4), *((moment, dice.randrange(1, INSERTS // 3)) for moment in ("before", "during", "after"))]
     print(f"LW_SEED={SEED}: {moments}")
-    await killed_then_whole(tmp_path, moments)
+    await killed_then_whole(killed_dsn, moments)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("campaign", range(int(os.environ.get("LW_KILLS", "20")) // 4))
-async def test_campaign_of_kills(tmp_path: Path, campaign: int):
+async def test_campaign_of_kills(killed_dsn: str, campaign: int):
     dice = random.Random(f"{SEED}/{campaign}")
     moments = [(dice.choice(["before", "during", "after"]), dice.randrange(1, INSERTS // 3)) for _ in range(4)]
     print(f"LW_SEED={SEED} campaign {campaign}: {moments}")
-    await killed_then_whole(tmp_path, moments)
+    await killed_then_whole(killed_dsn, moments)

@@ -1,6 +1,6 @@
 """A projector in a process of its own, over streams that are the same in every run, that kills itself where it is told.
 
-    python -m tests.support.projector_child DIRECTORY MOMENT NUMBER
+    python -m tests.support.projector_child DSN DATABASE MOMENT NUMBER DAY
 
 MOMENT is before, after or during (insert NUMBER), or never: then it ends by itself and prints what is in the tables.
 """
@@ -64,11 +64,11 @@ async def the_same_bus(day: int) -> Bus:
     return bus
 
 
-async def main(directory: str, moment: str, number: int, day: int) -> None:
+async def main(dsn: str, database: str, moment: str, number: int, day: int) -> None:
     DyingStore.moment, DyingStore.number = moment, number
 
     def dying_store() -> Store:
-        store = open_store(f"chdb://{directory}", readers=1)
+        store = open_store(dsn, database=database, readers=1)
         migrate(store, MIGRATIONS)
         for table in RETAINED:
             store.command(f"SYSTEM STOP MERGES {table}")  # a merge would hide a repetition
@@ -130,4 +130,4 @@ EXPECTED = {
 }
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))
+    asyncio.run(main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5])))
