@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from adapters.keys import derive_mac_key, mac
+from adapters.log import reader as log_reader
 from adapters.log.reader import BAD_EVENT, BAD_MAC, BAD_PLACE, OUT_OF_BOUNDS, Reader
 from domain.errors import ReplayDiffersError
 from domain.events import (
@@ -164,6 +165,47 @@ def test_a_helper_that_finished_what_it_never_accepted_leaves_nothing_open():
     story.recorder.state("b", borrow(BorrowFinished, "req_2", ON, work=1, service_us=1, status=200, ok=True))
     story.look()
     assert story.master.state.uses == {}
+
+
+def nested(depth: int, *, where: bytes = b'{"specversion"', text: bytes = b"") -> bytes:
+    """A signed fact with a field that no rule reads, so deep that its innermost list is `depth` deep in the message."""
+    plain = codec.encode(codec.decode_envelope(envelope("a", "i", 1, _draining())))
+    inside = 1 if where.startswith(b"{") else 2
+    field = b'{"odd":' + text + b"[" * (depth - inside) + b"]" * (depth - inside) + b","
+    return signed(plain.replace(where, where.replace(b"{", field), 1))
+
+
+def at_stack_depth(depth: int, body: bytes) -> FactInput | Rejected:
+    return judged(body) if not depth else at_stack_depth(depth - 1, body)
+
+
+@pytest.mark.parametrize("where", [b'{"specversion"', b'"data":{"event"'])
+def test_how_deep_a_message_may_nest_does_not_depend_on_who_reads_it(where: bytes):
+    # given facts that nest as deep as the interpreter's stack lets one reader go, and another not
+    for depth in (65, 200, *range(600, 1000, 25)):
+        # when a master reads them, and a verifier that is called from further down
+        answers = [at_stack_depth(below, nested(depth, where=where)) for below in (0, 150, 400)]
+        # then both refuse them
+        assert answers == [Rejected(1, 1, BAD_EVENT)] * 3, depth
+    assert isinstance(judged(nested(64, where=where)), FactInput)
+
+
+def test_brackets_inside_a_text_nest_nothing():
+    brackets = b'"' + rb"\\\"[{" * 500 + b'\\\\",'
+    assert isinstance(judged(nested(64, text=brackets + b'"odder":')), FactInput)
+    assert judged(nested(65, text=brackets + b'"odder":')) == Rejected(1, 1, BAD_EVENT)
+
+
+def test_forged_subjects_of_many_names_leave_few_keys_behind(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(log_reader, "_SPEAKERS_MAX", 10)
+    reader = Reader(CLUSTER, SECRET)
+    for i in range(100):
+        forged = StoredMessage(1, 1_000, f"lw.{CLUSTER}.node.x{i}.status.draining", b"", nested(3))
+        assert reader.fact(forged) == Rejected(1, 1, BAD_MAC)
+    assert len(reader._keys) <= 10
+    assert isinstance(
+        reader.fact(StoredMessage(1, 1_000, f"lw.{CLUSTER}.node.a.status.draining", b"", nested(3))), FactInput
+    )
 
 
 def test_a_helper_that_no_reader_would_let_pass_still_breaks_nothing():
