@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 from nats.js.errors import NotFoundError, ServiceUnavailableError
 
@@ -167,6 +168,13 @@ async def test_no_answer_that_a_tool_asks_for_changes_anything(bus: ServerUnderT
     rogue = await bus.client("obs-rogue")
     dash = await bus.client("obs-dash")
     await take(dash, EVENTS, "obs-dash", 1)
+    heard: list[Msg] = []
+
+    async def note(message: Msg) -> None:
+        heard.append(message)
+
+    await dash.subscribe(f"{ROOT}.>", cb=note)
+    await dash.flush()
     for reply in REPLIES:
         await ask_with_reply(rogue, "obs-rogue", reply)
     # answered after all of these, so that whatever they do has been done
@@ -179,6 +187,12 @@ async def test_no_answer_that_a_tool_asks_for_changes_anything(bus: ServerUnderT
         stream: (await core.stream_info(stream)).state.messages for stream in (EVENTS, CONTROL, DECISIONS, "LW_LEDGER")
     }
     assert held == {EVENTS: 2, CONTROL: 1, DECISIONS: 1, "LW_LEDGER": 0}
+    await until(
+        "the fact as it was stored", lambda: [each for each in heard if "Nats-Sequence" in (each.headers or {})]
+    )
+    told = [(each.subject, each.headers["Nats-Sequence"]) for each in heard if "Nats-Sequence" in (each.headers or {})]
+    assert told == [(FACT, "2")]
+    assert len(heard) > len(told)  # what was sent to event subjects reaches others' ears; the missing header tells it
 
 
 async def test_whoever_shares_an_account_with_a_stream_can_destroy_it_by_a_reply(bus: ServerUnderTest) -> None:
@@ -293,6 +307,7 @@ async def test_the_mirror_of_a_stream_that_was_made_anew_is_made_anew(bus: Serve
     assert [(message.metadata.sequence.stream, message.data) for message in messages] == [(1, b'{"number":7}')]
 
 
+@pytest.mark.long
 async def test_there_is_a_bound_on_tools(nats_server: ServerUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("adapters.nats.enrolment.TOOLS_MAX", 1)
     await enrol(nats_server, "dash")
@@ -301,6 +316,7 @@ async def test_there_is_a_bound_on_tools(nats_server: ServerUnderTest, monkeypat
         await enrol(nats_server, "more")
 
 
+@pytest.mark.long
 async def test_the_preflight_warns_of_a_mirror_that_is_not_there(nats_server: ServerUnderTest) -> None:
     await enrol(nats_server, "dash")
     assert "mirror" not in await warned(nats_server)
