@@ -73,7 +73,9 @@ async def _check_begins(ledger: Stream, first: Commit) -> None:
     """Check that `first` begins a generation, or is the oldest that is kept: a search finds a commit after a hole as well."""
     begins = first.version == 1 or (bool(first.decisions) and isinstance(first.decisions[0], SafeModeLeft))
     if not begins and (await ledger.bounds()).first != first.version:
-        raise HistoryGapError(ledger.name, f"message {first.version - 1} must be there, it is not or is of another generation")
+        raise HistoryGapError(
+            ledger.name, f"message {first.version - 1} must be there, it is not or is of another generation"
+        )
 
 
 async def check_end(streams: Streams, head: Commit | None, checkpoints: Sequence[Kept]) -> None:
@@ -100,8 +102,9 @@ async def check_end(streams: Streams, head: Commit | None, checkpoints: Sequence
             f"ledger: it ends at version {head.version} of generation {head.generation}, but a checkpoint in "
             f"{newest.source} was signed for version {signed.version} of generation {signed.generation}"
         )
-    if (signed.generation, signed.version) == (head.generation, head.version):
-        await _check_tail(streams, newest)
+    for kept in checkpoints:
+        if (kept.checkpoint.generation, kept.checkpoint.version) == (head.generation, head.version):
+            await _check_tail(streams, kept)
 
 
 class _Begins:

@@ -100,8 +100,8 @@ class MasterLoop:
                 await (self._begin_anew(str(error)) if self._may_go_on(error) else self._safe_mode(str(error)))
             except BusError as error:
                 LOG.warning("bus_failed", extra={"error": str(error)})
-                if await self._missing.for_good(error, self.parts):
-                    await self._safe_mode(str(error))
+                if doubt := await self._missing.for_good(error, self.parts):
+                    await self._safe_mode(doubt)
                 await asyncio.sleep(0.5)
 
     def _may_go_on(self, error: Exception) -> bool:

@@ -17,7 +17,7 @@ from domain.events import SafeModeEntered
 from domain.events.commit import Commit
 from domain.ids import Generation
 from domain.policies import rules_of
-from domain.ports import Witnessed
+from domain.ports import Stream, Witnessed
 from services.master.parts import Parts
 
 LOG = logging.getLogger("leaseway.master")
@@ -91,21 +91,38 @@ class Missing:
     def __init__(self) -> None:
         self._since_us: int | None = None
 
-    async def for_good(self, error: BusError, parts: Parts) -> bool:
-        """Tell whether `error` says that a stream is gone which must be there, since this data directory has seen commits."""
+    async def for_good(self, error: BusError, parts: Parts) -> str:
+        """Return what to doubt if a stream is gone that must be there, since this data directory has seen commits; else empty."""
         now_us = parts.clock.monotonic_us()
         if not isinstance(error, StreamMissingError):
             self._since_us = None
-            return False
+            return ""
         if self._since_us is None:
             self._since_us = now_us
-        if now_us - self._since_us < MISSING_US:
-            return False
+        if now_us - self._since_us < MISSING_US or not await _has_seen_commits(parts):
+            return ""
+        gone = [stream.name for stream in _all(parts) if not await _is_there(stream)]
+        return f"{', '.join(gone) or 'a stream'}: not there, though the data directory has seen commits ({error})"
+
+
+def _all(parts: Parts) -> tuple[Stream, ...]:
+    return parts.streams.events, parts.streams.control, parts.streams.ledger
+
+
+async def _is_there(stream: Stream) -> bool:
+    try:
+        await stream.bounds()
+    except BusError:
+        return False
+    return True
+
+
+async def _has_seen_commits(parts: Parts) -> bool:
+    try:
         signed = parts.checkpoints.book.generations() if parts.checkpoints is not None else []
-        try:
-            return bool(signed) or await parts.witness.read() is not None
-        except HistoryError:
-            return True  # it has seen something, though nobody can read what
+        return bool(signed) or await parts.witness.read() is not None
+    except HistoryError:
+        return True  # it has seen something, though nobody can read what
 
 
 async def say_safe_mode(parts: Parts, doubt: str, generation: Generation) -> None:

@@ -1,0 +1,173 @@
+"""A history verified in parts is verified whole: each part ends where the next begins, in the very same state."""
+
+import argparse
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from adapters.keys import Credentials, save_credentials
+from adapters.log import bundle
+from adapters.log.copied import CopiedStream
+from adapters.log.history import History, Streams
+from adapters.log.reader import Reader
+from adapters.log.report import Report
+from adapters.log.segments import BadRangeError, FindState, Plan, Segment, join, plan, segments, version_at
+from adapters.log.verify import Part, verify_part
+from domain.events.commit import Commit, encode_commit
+from domain.master.state import encode_state
+from domain.ports import StoredMessage
+from services.cli.audit_arguments import bound
+from services.cli.audit_source import Source, opened
+from services.cli.audit_workers import verified
+from tests.support.history import CLUSTER, SECRET, START_NS, Master, random_history
+
+
+class Lived(msgspec.Struct):
+    streams: Streams
+    states: dict[int, bytes]
+    """After the commits that state a digest."""
+    last: int
+    stamp_ns: int
+    """Commit n is stored n seconds after this."""
+
+
+@pytest.fixture(scope="module")
+def lived() -> Lived:
+    recorder, master, dice = random_history(12, 900), Master(), random.Random(1)
+    states: dict[int, bytes] = {}
+
+    def keep(made: Commit) -> None:
+        if made.state:
+            states[made.version] = encode_state(master.state)
+
+    at, control = 0, list(recorder.control)
+    while at < len(recorder.facts):
+        chunk = recorder.facts[at : at + dice.randint(1, 6)]
+        at += len(chunk)
+        due = [message for message in control if message.stamp_ns <= chunk[-1].stamp_ns]
+        control = control[len(due) :]
+        master.take(chunk, due, with_state=len(master.commits) % 7 == 0, each=keep)
+    ledger = [
+        StoredMessage(made.version, recorder.now_ns + made.version * 10**9, "lw.test.ledger", b"", encode_commit(made))
+        for made in master.commits
+    ]
+    held = (("LW_EVENTS", recorder.facts), ("LW_CONTROL", recorder.control), ("LW_LEDGER", ledger))
+    return Lived(
+        Streams(*(CopiedStream(name, messages) for name, messages in held)), states, len(ledger), recorder.now_ns
+    )
+
+
+def stored(states: dict[int, bytes]) -> FindState:
+    async def find(upto: int) -> tuple[int, bytes] | None:
+        version = max((each for each in states if each <= upto), default=None)
+        return (version, states[version]) if version is not None else None
+
+    return find
+
+
+NONE = stored({})
+
+
+def history(lived: Lived) -> History:
+    return History(lived.streams, Reader(CLUSTER, SECRET))
+
+
+async def parts_of(lived: Lived, find: FindState, count: int) -> list[Segment]:
+    planned = await plan(lived.streams, find, Part())
+    return [each async for each in segments(history(lived), find, planned, count)]
+
+
+async def reports_of(lived: Lived, parts: list[Segment]) -> list[Report]:
+    return [(await verify_part(history(lived), each.part))[0] for each in parts]
+
+
+@pytest.mark.parametrize("with_states", [True, False], ids=["from stored states", "from states made on the way"])
+async def test_the_parts_together_are_the_whole(lived: Lived, with_states: bool):
+    parts = await parts_of(lived, stored(lived.states) if with_states else NONE, 4)
+    assert len(parts) == 4
+    whole = join(parts, await reports_of(lived, parts))
+    alone, _ = await verify_part(history(lived), Part())
+    assert whole.clean
+    for field in ("commits", "facts", "control", "decisions", "rejected", "policies", "digest", "last_version"):
+        assert getattr(whole, field) == getattr(alone, field), field
+
+
+async def test_a_part_that_ends_in_another_state_than_the_next_begins_in_is_named(lived: Lived):
+    parts = await parts_of(lived, NONE, 3)
+    reports = await reports_of(lived, parts)
+    parts[1] = msgspec.structs.replace(parts[1], begin_state="00" * 16)
+    whole = join(parts, reports)
+    assert "the next part begins with" in whole.differences[0].detail
+    assert whole.commits == reports[0].commits
+
+
+async def test_a_stored_state_that_no_commit_vouches_for_is_not_begun_in(lived: Lived):
+    false = {version: content + b"x" for version, content in lived.states.items()}
+    parts = await parts_of(lived, stored(false), 3)
+    assert join(parts, await reports_of(lived, parts)).clean
+
+
+async def test_a_range_begins_at_the_nearest_stored_state_and_follows_to_its_first_version(lived: Lived):
+    planned = await plan(lived.streams, stored(lived.states), Part(first=103, last=120))
+    report, _ = await verify_part(history(lived), planned.part)
+    assert (report.first_version, report.last_version, report.commits) == (103, 120, 18)
+    assert report.followed == 3
+    assert report.clean
+
+
+async def test_what_the_stream_no_longer_holds_is_left_out_and_said(lived: Lived):
+    facts = [message async for batch in lived.streams.events.read(after=400) for message in batch]
+    young = Streams(CopiedStream("LW_EVENTS", facts), lived.streams.control, lived.streams.ledger)
+    planned = await plan(young, stored(lived.states), Part())
+    assert "no longer in the stream" in planned.unchecked
+    report, _ = await verify_part(History(young, Reader(CLUSTER, SECRET)), planned.part)
+    assert report.clean
+    assert report.last_version == lived.last
+    with pytest.raises(BadRangeError, match="--against archive"):
+        await plan(young, NONE, Part())
+
+
+async def test_versions_that_are_not_stored_are_refused_in_one_line(lived: Lived):
+    with pytest.raises(BadRangeError, match=f"stored are 1 to {lived.last}"):
+        await plan(lived.streams, NONE, Part(first=lived.last + 1))
+
+
+async def test_a_moment_names_the_newest_version_stored_until_then(lived: Lived):
+    begin = lived.stamp_ns
+    assert await version_at(lived.streams.ledger, begin) == 0
+    assert await version_at(lived.streams.ledger, begin + 7 * 10**9) == 7
+    assert await version_at(lived.streams.ledger, begin + 7 * 10**9 + 1) == 7
+    assert await version_at(lived.streams.ledger, begin + 10**15) == lived.last
+
+
+def test_an_end_of_a_range_is_a_version_a_time_or_an_age():
+    assert bound("412") == (412, 0)
+    assert bound("2026-11-30T08:00") == (0, 1_796_025_600 * 10**9)
+    assert bound("2026-11-30T09:00+01:00") == bound("2026-11-30T08:00")
+    assert bound("90m")[1] > START_NS
+    with pytest.raises(argparse.ArgumentTypeError, match="must be a version, a time"):
+        bound("yesterday")
+
+
+async def test_processes_of_their_own_find_what_one_finds(lived: Lived, tmp_path: Path):
+    copy, key = tmp_path / "copy.zip", tmp_path / "operator.json"
+    newest = sorted(lived.states.items())[len(lived.states) // 2]
+    await bundle.export(lived.streams, CLUSTER, copy, extra=bundle.Extra(states=[newest]))
+    secrets = Credentials(name="o", role="operator", cluster=CLUSTER, nkey_seed="", cluster_mac_secret=SECRET)
+    save_credentials(key, secrets)
+    source = Source(kind="copy", cluster=CLUSTER, copy=str(copy), key=str(key))
+    silent: Callable[[int, int], None] = lambda _, __: None  # noqa: E731
+    async with opened(source) as place:
+        found = [
+            await verified(source, place, Part(), workers=count, fold_max=1000, progress=silent) for count in (1, 2)
+        ]
+    assert found[1].segments > 1
+    assert [each.line() for each in found] == [f"audit verify: {lived.last} commits, 0 differences"] * 2
+    assert found[0].producers == found[1].producers
+
+
+def test_a_plan_of_nothing_is_a_plan():
+    assert Plan(part=Part()).last == 0
