@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 CONSTRAINTS := -c .ci/constraints.txt
 
-.PHONY: install demo test check lint types fix kills stale faults million everywhere mutations campaigns simulate real what-if bench clean help
+.PHONY: install demo test check lint types fix kills stale faults projector-kills projector-outage queries server-tier million everywhere mutations campaigns simulate real what-if bench clean help
 
 help: ## Say what each target does
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
