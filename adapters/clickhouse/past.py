@@ -63,16 +63,27 @@ def commit(store: Store, version: int) -> StoredMessage | None:
     return _message(rows[0]) if rows else None
 
 
-def span(store: Store, column: str, value: str) -> tuple[int, int, int, bool] | None:
+def last_plan(store: Store, owner: str, model: str) -> int | None:
+    """Return the version of the newest commit that planned an owner's queue; None if none is kept."""
+    rows = store.query(
+        "SELECT seq FROM decisions WHERE stream = 'LW_LEDGER' AND kind = 'plan' AND owner = {owner:String} "
+        "AND owner_model = {model:String} ORDER BY stream DESC, epoch DESC, seq DESC LIMIT 1",
+        {"owner": owner, "model": model},
+    )
+    return int(rows[0]["seq"]) if rows else None
+
+
+def span(store: Store, column: str, value: str, *, since_ns: int = 0) -> tuple[int, int, int, bool] | None:
     """Return (first stamp, last stamp, longest time it had waited by then in ns, whether it has ended), from rows about it.
 
-    None if there is no row. `column`: request or lease.
+    None if there is no row. `column`: request or lease. `since_ns`: there is none before.
     """
     assert column in {"request", "lease"}, column
     said = store.query(
         "SELECT toUInt64(count()) AS rows, min(at_ns) AS first, max(at_ns) AS last, "  # noqa: S608  # ours
-        f"countIf(kind = 'cleared') AS ended, max(wait_us) AS waited FROM decisions WHERE {column} = {{value:String}}",
-        {"value": value},
+        f"countIf(kind = 'cleared') AS ended, max(wait_us) AS waited FROM decisions WHERE {column} = {{value:String}} "
+        f"AND at_ns >= {{since:UInt64}} AND {_FROM_DAY}",
+        {"value": value, "since": since_ns},
     )[0]
     rows = (
         [(said["first"], said["last"], said["waited"], column == "lease" and said["ended"] > 0)] if said["rows"] else []

@@ -165,7 +165,7 @@ async def _commit(_: Here, bus: Bus, name: str) -> Story:
 
 async def _model(place: Here, bus: Bus, name: str) -> Story:
     node, model = end("model", name)
-    return await why_model(streamed(place, bus), StreamsPast(streams_of(bus)), NodeId(node), ModelId(model))
+    return await why_model(streamed(place, bus), (StreamsPast(streams_of(bus)),), NodeId(node), ModelId(model))
 
 
 _QUESTIONS: Final[dict[str, Callable[[Here, Bus, str], Awaitable[Story]]]] = {

@@ -30,7 +30,10 @@ class ArchivePast:
 
     async def span(self, column: str, value: str, guess: Span) -> Span | None:
         """Return when rows speak of it; None if none does: then no row of it has come yet, or none is kept any more."""
-        found = await self._ask(past.span, column, value)
+        since_ns = (
+            guess.since_ns if column == "lease" else 0
+        )  # an index finds requests; their node's clock may be ahead
+        found = await self._ask(past.span, column, value, since_ns=since_ns)
         if found is None:
             return None if column == "lease" else guess
         first_ns, last_ns, waited_ns, ended = found
@@ -52,6 +55,11 @@ class ArchivePast:
         """Return one commit; None if it is not kept."""
         found: StoredMessage | None = await self._ask(past.commit, version)
         return found
+
+    async def last_planned(self, node: str, model: str) -> StoredMessage | None:
+        """Return the newest commit that planned an owner's queue; None if none is kept."""
+        version = await self._ask(past.last_plan, node, model)
+        return await self.commit(version) if version is not None else None
 
     async def _messages(self, stream: str, sought: Sought) -> Found:
         rows: list[StoredMessage] = await self._ask(

@@ -1,6 +1,6 @@
 """The state of the cluster at a version or a time, and why a model lends nothing now: both read from the streams."""
 
-from typing import Final
+from collections.abc import Sequence
 
 import msgspec
 
@@ -13,9 +13,6 @@ from projections.why.cluster import ClusterAt, cluster_at, knows
 from projections.why.model import ModelStory, model_story
 from services.past.source import NotKnownError, Past
 from services.past.why import last_plan
-
-PLAN_NS: Final = (100_000_000_000, 3_700_000_000_000)
-"""The newest plan of a queue is looked for so far back, then so far: the refresh interval is a minute, at most an hour."""
 
 
 class Streamed(msgspec.Struct, frozen=True):
@@ -62,8 +59,8 @@ def told(then: Traveled, only: str = "") -> ClusterAt:
     )
 
 
-async def why_model(of: Streamed, past: Past, node: NodeId, model: ModelId) -> ModelStory:
-    """Return why a model lends nothing now, from everything that is stored.
+async def why_model(of: Streamed, pasts: Sequence[Past], node: NodeId, model: ModelId) -> ModelStory:
+    """Return why a model lends nothing now, from everything that is stored; its newest plan is looked for in `pasts`, in order.
 
     Raises:
         NotKnownError: nothing at all is decided yet.
@@ -73,9 +70,6 @@ async def why_model(of: Streamed, past: Past, node: NodeId, model: ModelId) -> M
         now = await state_at(of.streams, of.reader, snapshots=of.snapshots)
     except NothingThereError as error:
         raise NotKnownError(f"{node}/{model}: {error}") from None
-    plan = None
-    for back_ns in PLAN_NS:
-        since_ns = max(0, now.state.stamp_us * 1000 - back_ns)
-        plan = plan or await last_plan(past, node, model, since_ns=since_ns)
+    plan = await last_plan(pasts, node, model)
     story = model_story(now.state, node, model, version=now.commit.version, last_plan=plan)
     return msgspec.structs.replace(story, source="NATS")

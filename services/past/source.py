@@ -82,6 +82,10 @@ class Past(Protocol):
         """Return one commit; None if it is not kept."""
         ...
 
+    async def last_planned(self, node: str, model: str) -> StoredMessage | None:
+        """Return the newest commit that planned an owner's queue, as far back as that is quickly found."""
+        ...
+
 
 class NotKnownError(CallerError):
     """No stored message is about what was asked for; the message says who was asked, and how far back that one reaches."""

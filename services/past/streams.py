@@ -7,12 +7,15 @@ from typing import Final, cast
 from adapters.log.history import Streams
 from adapters.log.travel import last_until
 from domain.errors import HistoryGapError
+from domain.events.codec import encode
 from domain.ports import StoredMessage, Stream
 from domain.subjects import EVENTS, LEDGER, event_of, speaker
 from services.past.source import Found, Kept, Last, Sought, Span
 
 SCANNED_MAX: Final = 1_000_000
 """Messages that are looked at for one question."""
+LOOKED_BACK: Final = 3_000
+"""Newest commits that are looked at for a plan."""
 GRACE_NS: Final = 3_000_000_000
 """What is said of a thing after its end, by others, comes within this time."""
 
@@ -48,6 +51,17 @@ class StreamsPast:
     async def commit(self, version: int) -> StoredMessage | None:
         """Return one commit; None if it is not kept."""
         return await self._streams.ledger.get(version) if version > 0 else None
+
+    async def last_planned(self, node: str, model: str) -> StoredMessage | None:
+        """Return the newest commit that planned an owner's queue, if it is among the last LOOKED_BACK."""
+        ledger = self._streams.ledger
+        bounds = await ledger.bounds()
+        needles = (b'"plan.planned"', f'"owner":"{node}"'.encode(), encode(model))
+        newest = None
+        if bounds.first <= bounds.last:
+            async for batch in ledger.read(after=max(bounds.first - 1, bounds.last - LOOKED_BACK), until=bounds.last):
+                newest = next((each for each in reversed(batch) if all(one in each.body for one in needles)), newest)
+        return newest
 
 
 async def _scan(stream: Stream, sought: Sought, last: Last | None) -> Found:

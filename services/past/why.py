@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from domain.events import Lent
+from domain.events import CutOff, Decision, LendAnswered, LendBusy, LendReturned, Lent, RelayRefused
 from domain.events.decision import LeaseEvent
 from domain.ids import RequestId, request_id
 from domain.master.leases import lease_life_us
@@ -34,7 +34,8 @@ AFTER_NS: Final = 2_000_000_000
 PLANS_MAX: Final = 2_000
 _LOADS: Final = ("model.load_started", "model.loaded", "model.load_failed")
 _ENDS: Final = tuple(str(kind.__struct_config__.tag) for kind in TERMINAL)
-_LEASE_LIFE_NS_MAX: Final = lease_life_us(600_000_000) * 1000
+LIFE_NS_MAX: Final = lease_life_us(600_000_000) * 1000
+"""No lease lives longer without a word."""
 
 
 async def why_request(past: Past, request: str) -> RequestStory:
@@ -76,8 +77,9 @@ async def why_lease(past: Past, lease: str, *, now_ns: int) -> LeaseStory:
     span = await past.span("lease", lease, guess) or guess
     sought = Sought(since_ns=began.at_ns, until_ns=span.until_ns, needles=(f'"{lease}"',))
     commits = await past.commits(sought, _cleared(lease))
-    until_ns = span.until_ns or (commits.messages[-1].stamp_ns + _LEASE_LIFE_NS_MAX if commits.messages else 0)
-    facts = await past.facts(msgspec.structs.replace(sought, until_ns=until_ns))
+    newest = commits.messages[-1] if commits.messages else None
+    over = newest is not None and _cleared(lease)(newest)
+    facts = await past.facts(sought, _AllHome(newest.stamp_ns) if newest is not None and over else None)
     plan = next((each for each in plans_of(began, granted.owner, granted.owner_model)), None)
     ends = await _ends_of_queue(past, began, plan)
     story = lease_story(lease, _commits([*commits.messages]) or [began], _said(facts.messages), ends, now_ns=now_ns)
@@ -96,8 +98,8 @@ async def why_commit(past: Past, version: int, *, generation: str = "", chosen: 
     made = committed.commit
     tags, incomplete = await _tags(past, committed)
     before: dict[str, LeaseEvent] = {}
+    since_ns = max(0, committed.at_ns - _life_ns(made.decisions))
     for link in links_of(committed):
-        since_ns = max(0, committed.at_ns - _LEASE_LIFE_NS_MAX)
         sought = Sought(since_ns=since_ns, until_ns=committed.at_ns, needles=(f'"{link}"',))
         for each in _commits((await past.commits(sought)).messages):
             if each.commit.version < made.version:
@@ -106,11 +108,15 @@ async def why_commit(past: Past, version: int, *, generation: str = "", chosen: 
     return msgspec.structs.replace(story, source=past.name, incomplete=incomplete)
 
 
-async def last_plan(past: Past, node: str, model: str, *, since_ns: int) -> PlanSeen | None:
-    """Return the newest plan of a queue that was stored since `since_ns`; None if there was none."""
-    found = await past.commits(Sought(since_ns=since_ns, needles=(f'"owner":"{node}"', "plan.planned")))
-    plans = [plan for each in _commits(found.messages) for plan in plans_of(each, node, model)]
-    return plans[-1] if plans else None
+async def last_plan(pasts: Sequence[Past], node: str, model: str) -> PlanSeen | None:
+    """Return the newest stored plan of a queue, of the first of `pasts` that finds one; None if none does."""
+    for past in pasts:
+        message = await past.last_planned(node, model)
+        committed = committed_of(message) if message is not None else None
+        plans = list(plans_of(committed, node, model)) if committed is not None else []
+        if plans:
+            return plans[-1]
+    return None
 
 
 def decision_of(text: str) -> tuple[str, int, int]:
@@ -182,6 +188,23 @@ class _Cleared:
         )
 
 
+class _AllHome:
+    """Tells whether a lease is over and nothing is out under it any more, from facts that name it."""
+
+    def __init__(self, over_ns: int) -> None:
+        """`over_ns`: when the lease was cleared."""
+        self._over_ns = over_ns
+        self._out: set[str] = set()
+
+    def __call__(self, message: StoredMessage) -> bool:
+        said = said_of(message)
+        if said is not None and isinstance(said.fact, Lent):
+            self._out.add(said.fact.request)
+        elif said is not None and isinstance(said.fact, LendAnswered | LendReturned | LendBusy | CutOff | RelayRefused):
+            self._out.discard(said.fact.request)
+        return message.stamp_ns >= self._over_ns and not self._out
+
+
 async def _commits_of(past: Past, request: str, said: Sequence[Said], span: Span) -> tuple[list[Committed], str]:
     """Return (the commits of a request's time and of its lease, what is missing of them)."""
     own = [each for each in said if str(each.fact.__struct_config__.tag).startswith(("queue.", "lend."))]
@@ -209,11 +232,19 @@ async def _lease_commits(past: Past, lease: str, lent_ns: int) -> list[Found]:
     """Return what was said of a lease: its grant, and what held when a request was lent under it."""
     named = LEASE.fullmatch(lease)
     grant = await past.commit(int(named[2])) if named else None
-    lately = Sought(since_ns=max(0, lent_ns - _LEASE_LIFE_NS_MAX), until_ns=lent_ns, needles=(f'"{lease}"',))
-    if grant is None:
-        return [await past.commits(lately)]
-    since_ns = max(grant.stamp_ns, lately.since_ns)
-    return [Found(messages=[grant]), await past.commits(msgspec.structs.replace(lately, since_ns=since_ns))]
+    granted = committed_of(grant) if grant is not None else None
+    if grant is None or granted is None:
+        life_ns, since_ns, found = LIFE_NS_MAX, 0, []
+    else:
+        life_ns, since_ns, found = _life_ns(granted.commit.decisions), grant.stamp_ns, [Found(messages=[grant])]
+    since_ns = max(since_ns, lent_ns - life_ns)
+    return [*found, await past.commits(Sought(since_ns=since_ns, until_ns=lent_ns, needles=(f'"{lease}"',)))]
+
+
+def _life_ns(decisions: Iterable[Decision]) -> int:
+    """Return how long a lease of these may live without another word on it, with some room for a changed setting."""
+    lives_us = [lease_life_us(each.ttl_us) for each in decisions if isinstance(each, LeaseEvent)]
+    return min(LIFE_NS_MAX, 2 * max(lives_us, default=0) * 1000)
 
 
 async def _loads(past: Past, said: Sequence[Said]) -> list[Said]:

@@ -17,7 +17,7 @@ from adapters.log.unkeyed import UnkeyedReader
 from domain.errors import BadIdError, BusError, HistoryError, StoreError
 from domain.events import SafeModeEntered
 from domain.events.codec import decode_decision, decode_envelope
-from domain.ids import model_id, node_id
+from domain.ids import ModelId, NodeId, model_id, node_id
 from domain.master.state import State
 from domain.subjects import CONTROL, DECISIONS, EVENTS, LEDGER, SNAPSHOTS
 from projections.why.commit import CommitStory
@@ -145,13 +145,20 @@ class _Asker:
             raise BadIdError("model", name, "must be NODE/MODEL, such as studio/chat")
         of, served = node_id(node), model_id(model)
         try:
-            story = await why_model(self._streamed(), StreamsPast(self._streams), of, served)
+            story = await self._story_of(of, served)
         except BusError as error:
             return alarmed(model_story(State(), of, served, version=0), Alarm("bus_away", str(error)))
         except HistoryError as error:
             return alarmed(model_story(State(), of, served, version=0), Alarm("safe_mode", str(error)))
         doubt = await self._doubt()
         return alarmed(story, Alarm("safe_mode", doubt)) if doubt else story
+
+    async def _story_of(self, node: NodeId, model: ModelId) -> ModelStory:
+        streams = StreamsPast(self._streams)
+        try:
+            return await why_model(self._streamed(), (streams, self._archive), node, model)
+        except (ApiError, StoreError):  # its newest plan may be in ClickHouse alone, which is away
+            return await why_model(self._streamed(), (streams,), node, model)
 
     async def _doubt(self) -> str:
         """Return why the master is in safe mode, empty if it is not: there it says so in the feed, and nothing after it."""

@@ -5,12 +5,12 @@ import pytest
 
 from adapters.log.history import Streams
 from domain.errors import BadIdError
-from domain.events import Finished, LendAnswered, Lent
+from domain.events import Finished, LendAnswered, Lent, LinkRemoved
 from domain.ids import RequestId
 from services.past.moment import BadMomentError, moment_of, when
 from services.past.source import NotKnownError, Sought
 from services.past.streams import StreamsPast
-from services.past.why import why_commit, why_lease, why_request
+from services.past.why import last_plan, why_commit, why_lease, why_request
 from tests.support.history import START_NS, finished, held, lend, started
 from tests.support.listed import ListedStream, stored
 from tests.support.stories import ON, Story
@@ -129,3 +129,43 @@ def test_what_is_no_moment_is_refused_with_examples():
     with pytest.raises(BadMomentError, match=r"yesterday.*5 minutes ago"):
         moment_of("yesterday", 0)
     assert when(1_790_000_000_250_000_000) == "2026-09-21T14:13:20.250Z"
+
+
+async def test_what_is_lent_long_after_the_last_word_on_a_live_lease_is_in_its_story():
+    story = Story()
+    story.burst(8)
+    lease = next(iter(story.master.state.leases.values())).event.lease
+    for number, after_us in ((2, 1_000), (3, 9_000_000)):
+        lent = lend(Lent, f"req_{number}", ON, work=64_000_000, out=1, waited_us=9, slots=2)
+        story.recorder.state("a", msgspec.structs.replace(lent, lease=lease), after_us=after_us)
+        answered = lend(LendAnswered, f"req_{number}", ON, status=200, service_us=9)
+        story.recorder.state("a", msgspec.structs.replace(answered, lease=lease))
+    made = await why_lease(StreamsPast(stored(story.recorder, story.master.commits)), lease, now_ns=0)
+    assert made.state == "live"
+    assert [(each.request, each.outcome) for each in made.requests] == [("req_2", "answered"), ("req_3", "answered")]
+
+
+async def test_an_answer_that_comes_long_after_its_lease_is_over_is_in_its_story():
+    story = Story()
+    story.burst(8)
+    lease = next(iter(story.master.state.leases.values())).event.lease
+    lent = lend(Lent, "req_2", ON, work=64_000_000, out=1, waited_us=9, slots=2)
+    story.recorder.state("a", msgspec.structs.replace(lent, lease=lease))
+    story.recorder.decree(LinkRemoved(link=ON.link, owner=ON.owner, owner_model=ON.owner_model))
+    story.look()
+    answered = lend(LendAnswered, "req_2", ON, status=200, service_us=9)
+    story.recorder.state("a", msgspec.structs.replace(answered, lease=lease), after_us=60_000_000)
+    story.recorder.state("a", started("req_3"), after_us=60_000_000)
+    made = await why_lease(StreamsPast(stored(story.recorder, story.master.commits)), lease, now_ns=0)
+    assert (made.state, made.ended_code) == ("cleared", "link_removed")
+    assert [(each.request, each.outcome) for each in made.requests] == [("req_2", "answered")]
+
+
+async def test_the_newest_plan_of_a_queue_is_found_or_there_is_none(past: StreamsPast):
+    found = await last_plan((past,), "a", "m")
+    assert found is not None
+    assert (found.owner, found.model) == ("a", "m")
+    later = [await past.commit(version) for version in range(found.version + 1, found.version + 50)]
+    assert not any(message is not None and b"plan.planned" in message.body for message in later)
+    assert await last_plan((past,), "b", "m") is None
+    assert await last_plan((), "a", "m") is None
