@@ -73,8 +73,7 @@ def test_both_files_are_what_the_structs_make(generator: ModuleType, document: d
 def test_the_document_is_sound_by_the_public_schema_of_asyncapi(document: dict[str, Any]) -> None:
     schema = json.loads(SCHEMA.read_text())
     assert [error.message for error in jsonschema.Draft7Validator(schema).iter_errors(document)] == []
-    del document["info"]["title"]
-    assert not jsonschema.Draft7Validator(schema).is_valid(document)
+    assert not jsonschema.Draft7Validator(schema).is_valid({**document, "info": {"version": "1"}})
 
 
 def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
