@@ -26,7 +26,8 @@ from services.cli.what_if_arguments import Moment
 from services.cli.what_if_history import read
 from services.simulator.model.dice import dice_of
 from services.simulator.model.scenario import Scenario
-from services.simulator.whatif.answer import what_if
+from services.simulator.whatif import report
+from services.simulator.whatif.answer import Answer, what_if
 from services.simulator.whatif.changes import Changes
 from services.simulator.whatif.figures import Figures
 from tests.real.__main__ import _name, _seeds
@@ -51,10 +52,10 @@ EXPORT = "history.zip"
 class Taught(Layout):
     """A scenario whose requests come after those of lessons, the same scenario drawn otherwise, until a fit's window is full."""
 
-    def __init__(self, name: str, seed: int) -> None:
+    def __init__(self, name: str, seed: int, lessons: int) -> None:
         super().__init__(_mixed(name, seed))
         owned = sum(not arrival.native for arrival in self.scenario.arrivals)
-        seeds = range(seed + TEACHES, seed + TEACHES + math.ceil(WINDOW / owned))
+        seeds = range(seed + TEACHES, seed + TEACHES + (lessons or math.ceil(WINDOW / owned)))
         self.lessons = [Layout(_mixed(name, other), prefix=f"lesson{other}-") for other in seeds]
 
     def times(self) -> dict[str, float]:
@@ -73,10 +74,8 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     measured_s: float
     """As the owners did."""
     by_fits_s: float
-    least_s: float
-    most_s: float
     recorded_s: float
-    alone_s: float
+    alone_s: float = 0.0
     """Had nothing been lent, by the recorded times."""
     mean_s: tuple[float, float, float]
     """Mean latency: measured, by fits, by recorded times."""
@@ -99,9 +98,9 @@ def _mixed(name: str, seed: int) -> Scenario:
     return dataclasses.replace(scenario, arrivals=tuple(arrivals))
 
 
-async def run(name: str, seed: int, directory: Path) -> Predicted:
-    """Run the bursts on real processes, export their history, and predict the last."""
-    layout = Taught(name, seed)
+async def run(name: str, seed: int, directory: Path, *, lessons: int = 0) -> Predicted:
+    """Run the bursts on real processes, export their history, and predict the last; 0 lessons: as many as fill a fit."""
+    layout = Taught(name, seed, lessons)
     async with real_cluster(directory, layout) as cluster:
         await warm_up(cluster, Effort(samples=WARM))
         await cluster.link()
@@ -109,12 +108,23 @@ async def run(name: str, seed: int, directory: Path) -> Predicted:
             await _burst(cluster, lesson)
         since_us = time.time_ns() // 1000
         replies = await _burst(cluster, layout)
+        live = await _asked_live(cluster, since_us)
         told = await cluster.parts.cli("audit", "export", str(directory / EXPORT))
         assert told.code == 0, told.err
         assert all(reply.status == 200 for reply in replies), [reply for reply in replies if reply.status != 200]
     owned = [reply for reply in replies if not reply.native]
     clients_s = max(reply.ended_s for reply in owned) - min(reply.began_s for reply in owned)
-    return await _predicted(name, seed, directory, since_us, clients_s)
+    predicted, happened = await _predicted(name, seed, directory, since_us, clients_s)
+    assert live.happened == happened, "the running cluster and its copy tell the same"
+    return msgspec.structs.replace(predicted, alone_s=_drain_s(live.changed[1].figures, _owners(happened, name, seed)))
+
+
+async def _asked_live(cluster: RealCluster, since_us: int) -> Answer:
+    """Ask the running cluster what would have been if nothing had been lent."""
+    since = report.moment(since_us)
+    told = await cluster.parts.cli("audit", "what-if", "--from", since, "--policy", "none", "--json", timeout_s=120)
+    assert told.code == 0, told.err
+    return msgspec.json.decode(told.out, type=Answer)
 
 
 async def _burst(cluster: RealCluster, layout: Layout) -> list[Reply]:
@@ -131,26 +141,26 @@ async def _is_at_rest(cluster: RealCluster) -> bool:
     return not (await cluster.parts.state()).get("leases", ())
 
 
-async def _predicted(name: str, seed: int, directory: Path, since_us: int, clients_s: float) -> Predicted:
+async def _predicted(
+    name: str, seed: int, directory: Path, since_us: int, clients_s: float
+) -> tuple[Predicted, dict[str, Figures]]:
+    """Return what the exported history predicts of its last burst, and what happened."""
     bundle = load(directory / EXPORT)
     keys = load_credentials(directory / "data" / "keys" / "operator.json")
     cluster = bundle.header.cluster
     reader = Reader(cluster, keys.cluster_mac_secret)
     recorded = await read(bundle.streams, reader, cluster, Moment(at_us=since_us), None, lambda _: None)
-    answer, none = what_if(recorded, Changes()), what_if(recorded, Changes(lends=False), draws=1)
+    answer = what_if(recorded, Changes())
     fits, by_record = answer.unchanged
-    owners = [key for key in answer.happened if key.partition("/")[0] in _owners(name, seed)]
-    return Predicted(
+    owners = _owners(answer.happened, name, seed)
+    predicted = Predicted(
         scenario=name,
         seed=seed,
         requests=answer.requests,
         clients_s=clients_s,
         measured_s=_drain_s(answer.happened, owners),
         by_fits_s=_drain_s(fits.figures, owners),
-        least_s=fits.drain_s[0],
-        most_s=fits.drain_s[1],
         recorded_s=_drain_s(by_record.figures, owners),
-        alone_s=_drain_s(none.changed[1].figures, owners),
         mean_s=(
             _mean_s(answer.happened, owners),
             _mean_s(fits.figures, owners),
@@ -160,6 +170,7 @@ async def _predicted(name: str, seed: int, directory: Path, since_us: int, clien
         hop_ms=recorded.paths.hop_us / 1000,
         differing=answer.redecided.differing,
     )
+    return predicted, answer.happened
 
 
 def _drain_s(figures: dict[str, Figures], owners: list[str]) -> float:
@@ -170,8 +181,10 @@ def _mean_s(figures: dict[str, Figures], owners: list[str]) -> float:
     return statistics.fmean(figures[key].mean_s for key in owners)
 
 
-def _owners(name: str, seed: int) -> set[str]:
-    return {f"n{owner:02d}" for owner in drawn(name, seed).owners}
+def _owners(happened: dict[str, Figures], name: str, seed: int) -> list[str]:
+    """Return the queues of the scenario's owners."""
+    owners = {f"n{owner:02d}" for owner in drawn(name, seed).owners}
+    return [key for key in happened if key.partition("/")[0] in owners]
 
 
 def main() -> int:
@@ -239,7 +252,6 @@ def _row(run: Predicted) -> tuple[str, ...]:
         f"{run.measured_s:.3f}",
         f"{run.by_fits_s:.3f}",
         f"{run.errors[0]:+.1%}",
-        f"{run.least_s:.2f}-{run.most_s:.2f}",
         f"{run.recorded_s:.3f}",
         f"{run.errors[1]:+.1%}",
         f"{run.alone_s:.2f}",
