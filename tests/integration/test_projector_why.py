@@ -123,7 +123,7 @@ async def filled(story: Story, open_store: OpenStore) -> AsyncIterator[tuple[Pro
     projector = a_projector(streams, open_store)
     ends = {name: (await stream.bounds()).last for name, stream in streams.items()}
     async with running(projector):
-        await caught_up(projector, ends)
+        await caught_up(projector, ends, timeout_s=60)
         yield projector, streams
 
 
