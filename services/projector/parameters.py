@@ -6,6 +6,7 @@ from typing import Final
 
 from adapters.clickhouse import queries
 from adapters.clickhouse.pages import PAGE_ROWS_MAX, BadQueryError
+from adapters.clickhouse.telemetry import POINTS_MAX
 from adapters.http.server import Call
 from domain.errors import BadIdError
 from domain.ids import model_id, node_id, request_id
@@ -156,3 +157,26 @@ CHECKS: Final[dict[str, Callable[[str, str], str]]] = {
     "model": lambda _, text: model_id(text),
 }
 """By column, what a caller may ask it to be."""
+
+ABOUT: Final[dict[str, tuple[str, str]]] = {
+    "owner": ("a node's id", "rows about this owner"),
+    "helper": ("a node's id", "rows about this helper"),
+    "node": ("a node's id", "what is about this node, as owner or as helper"),
+    "model": ("a model's id", "what is about this model, at the owner or at the helper"),
+    "kind": ("a word of [tables](tables.md)", "rows of this kind"),
+    "code": ("a code of [reasons](reasons.md)", "rows with this reason"),
+    "outcome": ("a word", "rows with this outcome"),
+    "request": ("`req_` and 32 hex digits", "rows about this request"),
+    "link": ("hex digits", "rows about this link"),
+    "lease": ("a lease's id", "rows about this lease"),
+    "side": ("master, owner or helper", "rows that this side says"),
+    "from": ("a time", "not before it"),
+    "to": ("a time", "before it"),
+    "step": ("seconds", f"whole minutes; at most {POINTS_MAX} steps in a window"),
+    "limit": ("a number", f"rows of an answer, at most {PAGE_ROWS_MAX}"),
+    "after": ("`next` of an earlier answer", "what follows it, the oldest first; nothing for the beginning"),
+    "folded": ("true or false", "one row for each run of rows that say the same; the newest only, without `after`"),
+}
+"""By name, what a caller may give and what it does."""
+DEFAULTS: Final = {"limit": str(ROWS), "folded": "false"}
+"""Defaults by name; what is left out asks for any."""

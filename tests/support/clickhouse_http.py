@@ -69,7 +69,7 @@ class HttpClickhouse:
             cwd=ROOT,
         )
         assert self._child.stdout is not None
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             assert await self._child.stdout.readline() == b"ready\n"
 
     async def kill(self) -> None:

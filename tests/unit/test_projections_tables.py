@@ -11,7 +11,11 @@ from projections.rows import Place, block, row
 from projections.tables import MIGRATIONS, RETAINED, SCHEMA_VERSION, TABLES, blank, column_names
 
 ROOT = Path(__file__).parents[2]
-RELEASED = {1: "3b5766956e263d382028a9324f736863", 2: "f633be796185abc7e3766201bc543cde", 3: "a7d264c65596acc03d839a32c00d16c1"}
+RELEASED = {
+    1: "3b5766956e263d382028a9324f736863",
+    2: "f633be796185abc7e3766201bc543cde",
+    3: "a7d264c65596acc03d839a32c00d16c1",
+}
 """Add a line for each new migration; a line that is here never changes."""
 STATEMENTS = [statement for step in MIGRATIONS for statement in step.statements]
 ADDED = [line for text in STATEMENTS for line in text.splitlines() if line.startswith("  ADD COLUMN")]
