@@ -55,6 +55,7 @@ async def projector(bus: Bus, dsn: str) -> AsyncIterator[str]:
         await running
 
 
+@pytest.mark.long
 async def test_facts_on_three_servers_become_rows_on_a_clickhouse_server(tmp_path: Path):
     async with (
         bus_of_three(tmp_path / "data") as bus,
