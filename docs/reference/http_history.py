@@ -37,9 +37,10 @@ TELEMETRY = f"""\
 ### `GET /admin/v1/telemetry/<question>`
 
 The answer has `from`, `to`, `step` (seconds), `source`, `truncated` and the rows under the question's name; `t` of a row is the
-second at which its step begins. At most {telemetry.ROWS_MAX:,} rows. With `source` `rows` it was made from rows: what was sent twice
-counts once, what the master did not believe does not count. With more than {telemetry.EXACT_ROWS_MAX:,} rows in the window, or where
-rows are gone, it is made from counts by minute (`minutes`), which hold every row as it came, for 400 days, and have no quantiles.
+second at which its step begins. At most {telemetry.ROWS_MAX:,} rows. With `source` `rows` it was made from rows: what was
+sent twice counts once, what the master did not believe does not count. With more than {telemetry.EXACT_ROWS_MAX:,} rows in
+the window, or where rows are gone, it is made from counts by minute (`minutes`), which hold every row as it came, for 400 days,
+and have no quantiles.
 
 """
 REST = """\
@@ -71,9 +72,8 @@ def main() -> int:
 def with_history(page: str) -> str:
     """Return `page` with its part about history as it is now."""
     part = f"{BEGIN}{HEAD}{DECISIONS}{_parameters(_of_decisions(), DEFAULTS)}\n{TELEMETRY}"
-    part += _parameters(
-        ("from", "to", "step", "node", "model"), {"from": "an hour before `to`", "to": "now", "step": "fitting"}
-    )
+    window = {"from": "an hour before `to`", "to": "now", "step": "fitting"}
+    part += _parameters(("from", "to", "step", "node", "model"), window)
     part += "\n| question | answers | of each row |\n|---|---|---|\n"
     part += "".join(f"| `{name}` | {about} | {_columns(name)} |\n" for name, about in NAMES.items())
     part += f"\n{REST}{END}"
