@@ -9,7 +9,6 @@ from typing import Final, Self
 
 import aiohttp
 import msgspec
-from yarl import URL
 
 from domain.errors import BadConfigError
 
@@ -59,7 +58,7 @@ class WebhookClient:
     """The way to one endpoint: its own connection, so that a slow one holds up nobody else. `async with` it."""
 
     def __init__(self, url: str, key: bytes) -> None:
-        self._url, self._key = URL(url), key
+        self._url, self._key = url, key
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
