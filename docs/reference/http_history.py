@@ -48,7 +48,8 @@ REST = """\
 
 | path | says |
 |---|---|
-| `GET /admin/v1/projections` | schema and migrations, position and lag of each stream, sizes of the tables, counts by minute, rebuild |
+| `GET /admin/v1/projections` | schema and migrations, position and lag of each stream, sizes of the tables, counts by \
+minute, rebuild |
 | `POST /admin/v1/projections/rebuild?from=archive` | begins to make all rows again beside the live ones (or `from=stream`); \
 needs `Content-Type: application/json`; 409 while one is under way |
 """
