@@ -3,7 +3,7 @@
 Where a stream lost its tail or was made anew, the archive holds both lives of it; read is what the newest life is made of.
 """
 
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -32,14 +32,18 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
 def reach(store: Store, stream: str) -> Reach:
     """Return what the archive holds of the newest life of `stream`."""
-    found = store.query(
-        "SELECT min(seq) AS first, max(seq) AS last, count() AS held FROM events "
-        "WHERE stream = {stream:String} AND seq <= (SELECT max(seq) FROM events WHERE stream = {stream:String} "
-        "AND epoch = (SELECT max(epoch) FROM events WHERE stream = {stream:String}))",
+    epochs = store.query(
+        "SELECT epoch, max(seq) AS newest FROM events WHERE stream = {stream:String} GROUP BY epoch ORDER BY epoch DESC LIMIT 1",
         {"stream": stream},
     )
-    row: dict[str, Any] = found[0]
-    return Reach(first=int(row["first"]), last=int(row["last"])) if row["held"] else Reach(first=1, last=0)
+    if not epochs:
+        return Reach(first=1, last=0)
+    newest = int(epochs[0]["newest"])
+    oldest = store.query(
+        "SELECT min(seq) AS oldest FROM events WHERE stream = {stream:String} AND seq <= {newest:UInt64}",
+        {"stream": stream, "newest": newest},
+    )
+    return Reach(first=int(oldest[0]["oldest"]), last=newest)
 
 
 def messages(store: Store, stream: str, after: int, limit: int) -> list[Message]:
@@ -67,3 +71,14 @@ def messages(store: Store, stream: str, after: int, limit: int) -> list[Message]
             )
         )
     return found
+
+
+def bodies(store: Store, event: str, limit: int) -> list[bytes]:
+    """Return the bodies of the newest messages of LW_EVENTS with that tag, newest first."""
+    rows = store.query(
+        "SELECT body FROM events WHERE stream = 'LW_EVENTS' AND event = {event:String} "
+        "ORDER BY epoch DESC, seq DESC LIMIT 1 BY epoch, seq LIMIT {limit:UInt32}",
+        {"event": event, "limit": limit},
+        raw=("body",),
+    )
+    return [row["body"] for row in rows]

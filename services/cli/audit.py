@@ -15,11 +15,11 @@ from adapters.log.checkpoints import CheckpointBook, Kept, fingerprint, is_signe
 from adapters.log.report import Difference, Report
 from adapters.log.segments import version_at, vouched
 from adapters.log.verify import Part
-from domain.errors import BadConfigError, HistoryError
+from domain.errors import BadConfigError, HistoryError, UnreachableError
 from domain.subjects import LEDGER
 from services.cli.audit_arguments import Bound
 from services.cli.audit_report import rows_of, write
-from services.cli.audit_source import Kind, Opened, Source, opened
+from services.cli.audit_source import Kind, Opened, Source, archived_checkpoints, opened
 from services.cli.audit_workers import verified
 from services.cli.reach import Here, here
 from services.cli.show import Output, Waiting, note
@@ -79,6 +79,8 @@ async def audit(place: Here, waiting: Waiting, asked: Asked = ALL, source: Sourc
     """Return what a verification finds; without a source it reads the bus."""
     using = source or source_of(place, None, None)
     kept, damaged = await asyncio.to_thread(_kept, place, using)
+    archived, silent = await _archived(using)
+    kept += archived
     async with opened(using) as at:
         part = await _part(at, asked, [each for each in kept if is_signed(each.checkpoint)])
         report = await verified(
@@ -92,7 +94,18 @@ async def audit(place: Here, waiting: Waiting, asked: Asked = ALL, source: Sourc
     report.software, report.cluster, report.source = version("leaseway"), using.cluster, using.told
     report.differences[:0] = [*damaged, *_unsigned(kept, asked.fingerprint)]
     _say_unchecked(report, using, kept)
+    report.unchecked += silent
     return report
+
+
+async def _archived(source: Source) -> tuple[list[Kept], list[str]]:
+    """Return the checkpoints that ClickHouse has kept, and why there are none."""
+    if source.kind == "copy":
+        return [], []
+    try:
+        return await archived_checkpoints(source.projector_url), []
+    except UnreachableError as error:
+        return [], [f"checkpoints in ClickHouse: {error}"]
 
 
 def source_of(place: Here, against: Kind | None, copy: Path | None) -> Source:

@@ -11,6 +11,7 @@ import msgspec
 
 from adapters.keys import load_credentials
 from adapters.log.bundle import Bundle, load
+from adapters.log.checkpoints import Kept
 from adapters.log.history import Streams
 from adapters.log.reader import Reader
 from adapters.log.segments import FindState
@@ -18,6 +19,7 @@ from adapters.log.snapshots import Snapshots
 from adapters.log.unkeyed import UnkeyedReader
 from adapters.nats.connection import connect
 from domain.errors import BusError, HistoryGapError, PublishRefusedError, UnreachableError
+from domain.events import Checkpoint, codec
 from domain.ports import Bounds, Stored, StoredMessage, Stream
 from domain.subjects import CONTROL, EVENTS, LEDGER, SNAPSHOTS
 
@@ -171,6 +173,33 @@ class ArchivedStream:
             why = said.get("error", {}).get("message", answer.status)
             raise UnreachableError(f"projector {self._url}: has no archive to read now: {why}")
         return Bounds(said["first"], said["last"], 0), [_message(row) for row in said["messages"]]
+
+
+async def archived_checkpoints(url: str) -> list[Kept]:
+    """Return the signed checkpoints that ClickHouse has kept; what is none is left out.
+
+    Raises:
+        UnreachableError: the projector, or ClickHouse behind it, does not answer.
+    """
+    found: list[Kept] = []
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_ANSWER_S, connect=_WAIT_S)) as session,
+            session.get(f"{url}/admin/v1/archive/checkpoints") as answer,
+        ):
+            said: dict[str, Any] = msgspec.json.decode(await answer.read())
+    except (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError) as error:
+        raise UnreachableError(f"projector {url}: cannot be read: {str(error) or type(error).__name__}") from None
+    if answer.status != 200:
+        raise UnreachableError(f"projector {url}: has no archive to read now")
+    for body in reversed(said["checkpoints"]):
+        try:
+            fact = codec.decode_input(codec.decode_envelope(base64.b64decode(body)).data)
+        except (msgspec.DecodeError, ValueError):
+            continue
+        if isinstance(fact, Checkpoint):
+            found.append(Kept(checkpoint=fact, source="ClickHouse"))
+    return found
 
 
 def _message(row: dict[str, Any]) -> StoredMessage:

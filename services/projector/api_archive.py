@@ -1,17 +1,22 @@
 """/admin/v1/archive: stored messages as they were, for an audit that reaches back further than the streams."""
 
-from typing import Any
+from typing import Any, Final
 
 from adapters.clickhouse import archived
 from adapters.clickhouse.pages import BadQueryError
 from adapters.http.server import Call
+from domain.events import Checkpoint
+from domain.events.base import tag_of
 from domain.subjects import CONTROL, EVENTS, LEDGER
 from services.projector.parameters import NS_MAX, Parameters, none_left, take_number
 from services.projector.routes import Desk, Routes
 
+CHECKPOINTS_MAX: Final = 50_000
+"""Some five weeks of one a minute."""
+
 
 def add(routes: Routes, desk: Desk) -> None:
-    """Add the path of this part."""
+    """Add the paths of this part."""
 
     async def archive(_: Call, said: Parameters) -> Any:
         stream = said.pop("stream", EVENTS)
@@ -24,4 +29,12 @@ def add(routes: Routes, desk: Desk) -> None:
         found = await desk.ask(archived.messages, stream, after, limit) if limit else []
         return {"stream": stream, "first": reach.first, "last": reach.last, "messages": found}
 
+    async def checkpoints(_: Call, said: Parameters) -> Any:
+        none_left(said)
+        return {"checkpoints": await desk.ask(archived.bodies, _CHECKPOINT, CHECKPOINTS_MAX)}
+
     routes.add("/admin/v1/archive", archive)
+    routes.add("/admin/v1/archive/checkpoints", checkpoints)
+
+
+_CHECKPOINT: Final = tag_of(Checkpoint)

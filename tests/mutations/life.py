@@ -63,15 +63,23 @@ def decided(recorder: Recorder, seed: int) -> Master:
 
 
 @lru_cache(32)
-def lived(seed: int, events: int = 240) -> Life:
-    """Return a life whose last facts no commit has folded yet, with a checkpoint every few commits and one at its end."""
+def lived(seed: int, events: int = 240, *, later_ns: int = 0) -> Life:
+    """Return a life whose last facts no commit has folded yet, with a checkpoint every few commits and one at its end.
+
+    `later_ns`: so much after the time at which made-up histories begin.
+    """
     recorder = random_history(seed, events)
+    recorder.facts = [msgspec.structs.replace(each, stamp_ns=each.stamp_ns + later_ns) for each in recorder.facts]
+    recorder.control = [msgspec.structs.replace(each, stamp_ns=each.stamp_ns + later_ns) for each in recorder.control]
     master = decided(recorder, seed)
     extra = random_history(seed, events + 9).facts[len(recorder.facts) :]
-    tail = tuple(msgspec.structs.replace(message, seq=len(recorder.facts) + at) for at, message in enumerate(extra, 1))
+    tail = tuple(
+        msgspec.structs.replace(message, seq=len(recorder.facts) + at, stamp_ns=message.stamp_ns + later_ns)
+        for at, message in enumerate(extra, 1)
+    )
     facts = (*recorder.facts, *tail)
     commits = master.commits
-    ledger = stored(commits, START_NS)
+    ledger = stored(commits, START_NS + later_ns)
     checkpoints = [signed(made) for made in commits[4::7]]
     open_facts = facts[commits[-1].hi :]
     checkpoints.append(

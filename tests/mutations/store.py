@@ -113,11 +113,11 @@ async def _burst(cluster: ClusterUnderTest, number: int) -> None:
         await cluster.state("n2", registered())
     name = f"{number:02d}"
     await cluster.state("n1", started(f"req_{name}s"), *(held(f"req_{name}_{i}", i + 1) for i in range(8)))
-    await until("it leases", lambda: loop.state.leases)
+    await until("it leases", lambda: loop.state.leases, timeout_s=60)
     for i in range(4):
         await cluster.state("n1", started(f"req_{name}_{i}"), finished(f"req_{name}_{i}", service_us=400_000))
     last = (await (await cluster.streams()).events.bounds()).last
-    await until("all is folded", lambda: loop.state.hi >= last)
+    await until("all is folded", lambda: loop.state.hi >= last, timeout_s=60)
     await cluster.end("master")
     await loop.sign_off()
 
