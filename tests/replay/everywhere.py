@@ -40,9 +40,11 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     time_zone: str = "UTC"
     language: str = "C"
 
-    def words(self) -> str:
-        """Return it in a few words."""
-        return f"hash seed {self.hash_seed}, {self.time_zone}, {self.language}{', -O' if self.optimised else ''}"
+    def words(self, language: str = "") -> str:
+        """Return it in a few words; `language`: the locale that held."""
+        held = language or self.language
+        said = held if self.language.startswith(held) else f"{held} for {self.language}"
+        return f"seed {self.hash_seed}, {self.time_zone}, {said}{', -O' if self.optimised else ''}"
 
     def command(self) -> list[str]:
         """Return the command line of a reading."""
@@ -164,7 +166,7 @@ def line_of(row: Row) -> str:
     per_s = told.events / told.cpu_s if told.cpu_s else 0
     outcome = "DIFFERS" if told.wrong else f"{told.digest[:12]} {told.state[:12]}"
     return (
-        f"{told.python:<8} {row.under.words():<48} {told.way:<22} {told.commits:>9,} {told.events:>11,} "
+        f"{told.python:<8} {row.under.words(told.language):<52} {told.way:<22} {told.commits:>9,} {told.events:>11,} "
         f"{per_s:>9,.0f}/s  {outcome}"
     )
 
@@ -184,7 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     missing = [version for version in VERSIONS if version not in found]
     print("Python " + ", ".join(found) + (f"; not here: {', '.join(missing)}" if missing else ""))
     made = environments(asked.environments or asked.folder / "environments", found)
-    print(f"{'python':<8} {'under':<48} {'read':<22} {'commits':>9} {'events':>11} {'events':>11}  commits      state")
+    print(f"{'python':<8} {'under':<52} {'read':<22} {'commits':>9} {'events':>11} {'events':>11}  commits      state")
     began_s, rows = time.monotonic(), []
     todo = list(runs(asked.folder, made, quick=asked.quick, snapshots_max=asked.snapshots))
     with concurrent.futures.ThreadPoolExecutor(asked.jobs) as pool:

@@ -45,6 +45,8 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
 
     python: str
     way: str
+    language: str = ""
+    """The locale that held: the C one where the one asked for is not installed."""
     commits: int
     events: int
     digest: str
@@ -176,6 +178,7 @@ def tell(way: str, reading: Coroutine[Any, Any, tuple[Remade, str]]) -> None:
     told = Told(
         python=platform.python_version(),
         way=way,
+        language=locale.setlocale(locale.LC_CTYPE).partition(".")[0],
         commits=remade.commits,
         events=remade.events,
         digest=remade.digests[0],

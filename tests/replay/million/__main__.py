@@ -68,7 +68,7 @@ def main() -> int:
         bar = Bar(plan.events)
         stored, lasted = virtual.live(plan, bar)
         bar.end()
-        _tell(asyncio.run(virtual.keep(asked.out, stored)), lasted)
+        _tell(asyncio.run(virtual.keep(asked.out, stored)), lasted, "s of virtual time")
         return 0
     work = Path(tempfile.mkdtemp(prefix="leaseway-million-", dir=asked.work or work_folder()))
     try:
@@ -92,11 +92,11 @@ async def _make(work: Path, out: Path, plan: Plan) -> tuple[Path, Lived]:
         return await keep(out, bus, server, plan, came_of_it), came_of_it
 
 
-def _tell(path: Path, came_of_it: Lived) -> None:
+def _tell(path: Path, came_of_it: Lived, unit: str = "s") -> None:
     per_s = came_of_it.events / came_of_it.took_s
     stood = f"the nodes' time stood still for {came_of_it.stood_s:,.0f} s of it"
     print(
-        f"{came_of_it.events:,} events in {came_of_it.took_s:,.0f} s ({per_s:,.0f}/s), {came_of_it.commits:,} commits; {stood}"
+        f"{came_of_it.events:,} events in {came_of_it.took_s:,.0f} {unit} ({per_s:,.0f}/s), {came_of_it.commits:,} commits; {stood}"
     )
     print(f"{came_of_it.requests:,} requests, {came_of_it.lent:,} lent; troubles {came_of_it.troubles}")
     print(f"decisions {came_of_it.decisions}")
