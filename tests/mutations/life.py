@@ -23,6 +23,8 @@ from domain.errors import PublishUnknownError
 from domain.events import Checkpoint, Input
 from domain.events.commit import Commit, encode_commit
 from domain.ids import Generation
+from domain.master.state import State, encode_state
+from domain.master.step import Range, fold_into, follow
 from domain.ports import Clock, Stored, StoredMessage, Witnessed
 from domain.subjects import ledger_subject
 from services.master.checkpoints import Checkpoints
@@ -41,6 +43,8 @@ class Life(msgspec.Struct, frozen=True):
     ledger: tuple[StoredMessage, ...]
     checkpoints: tuple[Checkpoint, ...]
     witnessed: Witnessed
+    snapshot: tuple[int, bytes]
+    """The newest state for which a commit vouches: a master begins there, and what is before it is easily overlooked."""
 
     def streams(self) -> dict[str, tuple[StoredMessage, ...]]:
         """Return the messages by stream."""
@@ -95,7 +99,19 @@ def lived(seed: int, events: int = 240, *, later_ns: int = 0) -> Life:
     )
     newest = Witnessed(generation=commits[-1].generation, version=commits[-1].version, digest=commits[-1].digest)
     control = tuple(recorder.control[: commits[-1].chi])
-    return Life(facts, control, ledger, tuple(checkpoints), newest)
+    return Life(facts, control, ledger, tuple(checkpoints), newest, _snapshot(recorder, commits))
+
+
+def _snapshot(recorder: Recorder, commits: list[Commit]) -> tuple[int, bytes]:
+    """Return the newest (version, state bytes) that a commit vouches for."""
+    reader, state = Reader(CLUSTER, SECRET), State()
+    newest = max(made.version for made in commits if made.state)
+    for made in commits[:newest]:
+        state.term, span = made.term, Range()
+        control = [(reader.control(m), m) for m in recorder.control[made.clo : made.chi]]
+        fold_into(state, span, control, reader.facts(recorder.facts[made.lo : made.hi]))
+        follow(state, made)
+    return newest, encode_state(state)
 
 
 def stored(commits: list[Commit], stamp_ns: int) -> tuple[StoredMessage, ...]:
@@ -196,11 +212,13 @@ async def doubt_of_a_master(life: Life, folder: Path, clock: Clock) -> str:
     for each in life.checkpoints:
         await book.add(each)
     feed, snap = MemoryStream("LW_DECISIONS", clock), MemoryStream("LW_SNAP", clock)
+    snapshots = Snapshots(snap, cluster=CLUSTER)
+    await snapshots.save(*life.snapshot)
     parts = Parts(
         streams=Streams(held.events, held.control, ledger),
         ledger=Ledger(ledger, LEDGER_SUBJECT),
         feed=Feed(feed, cluster=CLUSTER, signer=SIGNER, clock=clock),
-        snapshots=Snapshots(snap, cluster=CLUSTER),
+        snapshots=snapshots,
         witness=_Book(life.witnessed),
         reader=Reader(CLUSTER, SECRET),
         observer=_Silent(),  # type: ignore[arg-type]  # the same methods
