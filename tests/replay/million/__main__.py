@@ -95,9 +95,8 @@ async def _make(work: Path, out: Path, plan: Plan) -> tuple[Path, Lived]:
 def _tell(path: Path, came_of_it: Lived, unit: str = "s") -> None:
     per_s = came_of_it.events / came_of_it.took_s
     stood = f"the nodes' time stood still for {came_of_it.stood_s:,.0f} s of it"
-    print(
-        f"{came_of_it.events:,} events in {came_of_it.took_s:,.0f} {unit} ({per_s:,.0f}/s), {came_of_it.commits:,} commits; {stood}"
-    )
+    took = f"{came_of_it.took_s:,.0f} {unit} ({per_s:,.0f}/s)"
+    print(f"{came_of_it.events:,} events in {took}, {came_of_it.commits:,} commits; {stood}")
     print(f"{came_of_it.requests:,} requests, {came_of_it.lent:,} lent; troubles {came_of_it.troubles}")
     print(f"decisions {came_of_it.decisions}")
     print(f"kept in {path}; check it with `python -m tests.replay.everywhere {path.parent}`")
