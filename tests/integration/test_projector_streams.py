@@ -165,10 +165,14 @@ async def test_a_commit_that_does_not_continue_the_ledger_is_told_and_so_after_a
 
 
 async def test_operators_set_the_retention_and_a_restart_keeps_it(database: OpenStore):
-    def retention() -> set[str]:
-        found = database().query(
+    asking = database()
+
+    def retention(counts: bool = False) -> set[str]:
+        found = asking.query(
             "SELECT extract(engine_full, 'toIntervalDay\\((\\d+)\\)') AS days FROM system.tables "
-            "WHERE database = currentDatabase() AND engine_full LIKE '%toIntervalDay%'"
+            "WHERE database = currentDatabase() AND engine_full LIKE '%toIntervalDay%' "
+            "AND endsWith(name, '_by_minute') = {counts:Bool}",
+            {"counts": counts},
         )
         return {row["days"] for row in found}
 
@@ -185,6 +189,9 @@ async def test_operators_set_the_retention_and_a_restart_keeps_it(database: Open
         await until("thirty days", lambda: retention() == {"30"})
         await bus[CONTROL].publish(*control(SettingStated(name=RETENTION, value=9 * DAY_US)))
         await until("nine days, as the file states", lambda: retention() == {"9"})
+        assert retention(counts=True) == {"400"}, "counts outlive the rows"
+        await bus[CONTROL].publish(*control(SettingStated(name=RETENTION, value=500 * DAY_US)))
+        await until("500 days of rows, and of their counts", lambda: retention() | retention(counts=True) == {"500"})
 
 
 async def test_tables_of_another_cluster_are_refused_for_good(store: Store, database: OpenStore):
