@@ -125,7 +125,10 @@ async def provision_tools(
         forget_keys(data, f"{PREFIX}{tool}")
     await reload_servers(data, url)
     async with administer(data, url, "provisioner") as client:
-        info = await client.jetstream(timeout=_API_S).stream_info(EVENTS)
+        try:
+            info = await client.jetstream(timeout=_API_S).stream_info(EVENTS)
+        except NotFoundError:
+            raise BadConfigError(f"stream {EVENTS}: must exist, is missing; `leaseway provision` makes it") from None
         mirrors = await _ensure_mirrors(data, url, client, roster, info.config.num_replicas or 1)
     return Provisioned(
         nodes=(), roster=roster, streams_made=(), streams_changed=(), consumers_made=(), mirrors_made=mirrors

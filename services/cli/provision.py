@@ -97,7 +97,7 @@ def _tell(done: Provisioned, keys: Path, parsed: argparse.Namespace) -> None:
     for name in done.consumers_made:
         print(f"made consumer {name}")
     for name in done.mirrors_made:
-        print(f"made mirror {name}")
+        print(f"made {'consumer of mirror' if '/' in name else 'mirror'} {name}")
     print(f"nodes: {', '.join(member.name for member in done.nodes) or 'none'}; keys: {keys}")
     _tell_credentials(keys, parsed)
 

@@ -9,7 +9,7 @@ from adapters.nats.accounts import Member, inbox_prefix
 from adapters.nats.enrolment import Roster, load_roster, seed_path
 from adapters.nats.outside import DOMAIN, MIRRORED, PREFIX
 from adapters.nats.provision import administer, provision_tools
-from domain.errors import BadConfigError, UnreachableError
+from domain.errors import BadConfigError, BadIdError, UnreachableError
 from domain.ids import node_id
 from services.cli.reach import Here, here
 from services.cli.show import Output
@@ -24,15 +24,24 @@ def run(parsed: argparse.Namespace) -> int:
     """Enrol, retire or list outside tools."""
     place, out = here(parsed), Output(as_json=parsed.json)
     if parsed.add:
-        _on_bus(place, lambda url: _add(place, out, url, node_id(parsed.add)))
+        tool = _tool(parsed.add)
+        _on_bus(place, lambda url: _add(place, out, url, tool))
     elif parsed.remove:
-        _on_bus(place, lambda url: _remove(place, out, url, node_id(parsed.remove)))
+        tool = _tool(parsed.remove)
+        _on_bus(place, lambda url: _remove(place, out, url, tool))
     else:
         rows = [
             _row(place, member.name) for member in _tools(load_roster(place.config.data, place.config.cluster.name))
         ]
         out.rows("outside tools", rows, _COLUMNS, none="none; enrol one with `leaseway subscribe --add NAME`")
     return EXIT_OK
+
+
+def _tool(name: str) -> str:
+    try:
+        return node_id(name)
+    except BadIdError as error:
+        raise BadIdError("tool", name, error.rule) from None
 
 
 def _on_bus(place: Here, act: Callable[[str], Coroutine[Any, Any, None]]) -> None:
