@@ -70,3 +70,9 @@ def stored(recorder: Recorder, commits: Sequence[Commit]) -> Streams:
         ListedStream("LW_CONTROL", recorder.control),
         ListedStream("LW_LEDGER", ledger_of(recorder, commits)),
     )
+
+
+def with_other_tag(body: bytes) -> bytes:
+    """Return a stored body whose authentication tag is another one: a forged fact."""
+    digit = b"0" if body[-3:-2] != b"0" else b"1"
+    return body[:-3] + digit + body[-2:]
