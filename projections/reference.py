@@ -16,15 +16,19 @@ away some time later. To be exact at any time, read `FROM decisions FINAL`, or c
 Facts that the master did not believe are in `events`, and named in `rejected`; leave them out with
 `(epoch, seq) NOT IN (SELECT event_epoch, event_seq FROM rejected)`. Prompts and answers are in no table.
 
-Rows are dropped by day after `cluster.offload_decisions_retention` (default 30 days).
+Rows are dropped by day after `cluster.offload_decisions_retention` (default 30 days). Counts by minute (`..._by_minute`) stay for
+400 days; they are compared with the rows at each start and every ten minutes, and a day that differs is counted again.
+`leaseway projections status` says how far all of it is, `leaseway projections rebuild` makes it again, and `leaseway projections
+schema` prints its statements, for a cluster of servers as well (`[clickhouse] cluster`).
 
 ## Read them over HTTP
 
-The projector answers `GET` at its own port (loopback by default), JSON only:
+The projector answers `GET` at its own port (loopback by default), JSON only. What people ask, by time and step by step, is at
+`/admin/v1/decisions` and `/admin/v1/telemetry/...` ([HTTP](http.md)); these give the tables row by row:
 
 | path | filters |
 |---|---|
-| `/v1/decisions` | `owner`, `helper`, `kind`, `reason`, `request`, `outcome`, `link`, `lease`, `side`; `folded=true` |
+| `/v1/decisions` | `owner`, `helper`, `kind`, `reason`, `request`, `outcome`, `link`, `lease`, `side`, `model`; `folded=true` |
 | `/v1/requests` | `owner`, `helper`, `request`, `outcome`, `model`, `code` |
 | `/v1/loads` | `node`, `model`, `kind`, `cause` |
 | `/v1/health` | `node`, `model`, `kind` |
