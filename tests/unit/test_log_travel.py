@@ -127,7 +127,10 @@ async def test_a_ledger_that_lost_its_beginning_is_folded_from_a_snapshot_or_sai
     short = Streams(
         streams.events,
         streams.control,
-        ListedStream("LW_LEDGER", [m async for batch in streams.ledger.read(after=at.version - 1) for m in batch]),
+        ListedStream(
+            "LW_LEDGER",
+            [m async for batch in streams.ledger.read(after=at.version - 1, until=commits[-1].version) for m in batch],
+        ),
     )
     reader = Reader(CLUSTER, SECRET)
     with pytest.raises(NothingThereError, match="cannot be folded"):
