@@ -120,8 +120,8 @@ async def test_questions_are_answered_and_rows_come_in_all_the_while(scene: Scen
     asking = asyncio.ensure_future(ask())
     rebuilding = asyncio.ensure_future(scene.rebuilt("archive"))
     while not rebuilding.done():
-        await scene.goes_on(1)
-        await asyncio.sleep(0.01)
+        await scene.goes_on(2)
+        await scene.arrived()
     assert (await rebuilding)["state"] == "done"
     await scene.arrived()
     first = len(rows)

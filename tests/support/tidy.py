@@ -15,7 +15,19 @@ READS_PEOPLES_NUMBERS = {"domain/control/settings.py"}
 """They turn what a person wrote (1.5 s) into integers. All else in the domain has integers only: decisions must replay bit for
 bit, and sums of floats and libm differ between machines."""
 DOMAIN_MAY_IMPORT = {
-    *("abc", "base64", "bisect", "collections", "dataclasses", "enum", "functools", "hashlib", "heapq", "hmac"),
+    *(
+        "abc",
+        "array",
+        "base64",
+        "bisect",
+        "collections",
+        "dataclasses",
+        "enum",
+        "functools",
+        "hashlib",
+        "heapq",
+        "hmac",
+    ),
     *("itertools", "json", "operator", "re", "string", "struct", "types", "typing", "unicodedata"),
     *("domain", "msgspec"),
 }
