@@ -127,8 +127,21 @@ async def read_public(
                 async for came in all_of:
                     place = place if came is None else came.place
                     yield came
-        except HistoryGapError:
-            continue
+        except HistoryGapError as error:
+            if (missed := await _hole(streams[error.stream], place)) is not None:
+                place = missed.place
+                yield missed
+
+
+async def _hole(stream: Stream, place: Place) -> Missed | None:
+    """Return what is missed where the next message of `stream` is gone and later ones are there; None if it is none such."""
+    after, bounds = place.of(stream.name), await stream.bounds()
+    if not bounds.first <= after + 1 <= bounds.last or await stream.get(after + 1) is not None:
+        return None
+    first = after + 2
+    while first <= bounds.last and await stream.get(first) is None:
+        first += 1
+    return Missed(place.at(stream.name, first - 1), stream.name, after, first)
 
 
 async def _all_of(

@@ -147,6 +147,16 @@ async def test_what_is_gone_is_named(feed: FeedServer, public: Public) -> None:
         assert kinds(await reader.take(2)) == ["queue.held", "queue.held"]
 
 
+async def test_a_hole_is_named_and_passed(feed: FeedServer, public: Public) -> None:
+    await public.tell(*(finished(number) for number in range(5)))
+    for seq in (5, 6):
+        public.streams[EVENTS].remove(seq)
+    async with feed.reading(last_id="4-1-1") as reader:
+        missed = await reader.next()
+        assert json.loads(missed.data) == {"stream": EVENTS, "after": 4, "first": 7}
+        assert [(await reader.next()).id, (await reader.next()).id] == ["7-1-1", "8-1-1"]
+
+
 @pytest.mark.parametrize("query", [{"since": "yesterday"}, {"kind": "lease.>.x"}, {"owner": "Nobody!"}, {"sinse": "0"}])
 async def test_a_bad_question_is_refused(feed: FeedServer, query: dict[str, str]) -> None:
     assert await feed.refusal(**query) == (400, "bad_query")
