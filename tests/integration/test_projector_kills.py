@@ -42,7 +42,7 @@ async def child(dsn: str, database: str, moment: str, number: int = 0) -> tuple[
         stderr=asyncio.subprocess.PIPE,
         cwd=ROOT,
     )
-    out, err = await asyncio.wait_for(process.communicate(), 60)
+    out, err = await asyncio.wait_for(process.communicate(), 240)
     assert process.returncode in {0, -signal.SIGKILL}, err.decode()
     return process.returncode or 0, json.loads(out) if out else {}
 
