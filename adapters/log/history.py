@@ -241,15 +241,20 @@ def stored_commit(message: StoredMessage) -> Commit:
     return stored
 
 
-def check_frame(message: StoredMessage, stored: Commit) -> None:
-    """Check what is around a commit in the ledger, which its digest does not cover: subject and headers follow from it.
+def check_frame(message: StoredMessage, stored: Commit, subject: str) -> None:
+    """Check what a commit's digest does not cover: the ledger's `subject`, its headers, and that it has no other bytes.
+
+    The digest is over what was read from the bytes; a changed name of a field that may be left out would not show in it.
 
     Raises:
-        ChainBrokenError: they are not those under which it was appended.
+        ChainBrokenError: they are not those with which it was appended.
     """
-    parts = message.subject.split(".")
-    if len(parts) != 3 or parts[0] != "lw" or parts[2] != "ledger":
-        raise ChainBrokenError(f"ledger message {message.seq}: stands under subject {message.subject!r}")
+    if message.subject != subject:
+        raise ChainBrokenError(
+            f"ledger message {message.seq}: stands under subject {message.subject!r}, not {subject!r}"
+        )
+    if encode_commit(stored) != message.body:
+        raise ChainBrokenError(f"commit {stored.version}: its bytes are not those of what can be read from them")
     name = f"{stored.version}-{stored.digest}"
     headers = encode_headers(None, message_id=name, expected_last=stored.version - 1)
     if message.headers not in {b"", headers}:

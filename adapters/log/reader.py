@@ -54,6 +54,11 @@ class Reader:
         self._keys: dict[str, tuple[Hash, Hash]] = {}
         """By speaker what HMAC has hashed before the message, inside and outside: copying is cheaper than a key's schedule."""
 
+    @property
+    def cluster(self) -> str:
+        """Return whose messages it judges."""
+        return self._cluster
+
     def told(self, rejected: Sequence[tuple[int, str]]) -> None:
         """Take note of what a commit says that it refused: of use to a reader that cannot judge all of it itself."""
 

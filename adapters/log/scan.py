@@ -7,7 +7,7 @@ What an audit finds besides, the rules' own mistakes, a master cannot find by it
 import re
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 import msgspec
 
@@ -46,9 +46,17 @@ class Scanned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def scan(
-    streams: Streams, first: Commit, head: Commit, *, checkpoints: Sequence[Kept] = (), ages: Ages = NO_AGES
+    streams: Streams,
+    first: Commit,
+    head: Commit,
+    *,
+    subject: str,
+    checkpoints: Sequence[Kept] = (),
+    ages: Ages = NO_AGES,
 ) -> Scanned:
     """Check every commit from `first`, the first of its generation or the oldest kept, to `head` against its inputs.
+
+    `subject`: of the ledger.
 
     Raises:
         HistoryError: a commit is not what was digested or signed.
@@ -66,7 +74,7 @@ async def scan(
     for kept in checkpoints:
         if kept.checkpoint.version < first.version - 1:
             begins.check_gone(streams.ledger, first.version - 1, kept.checkpoint.at_us * 1000)
-    return await _scan_commits(streams, first, head, signed, begins)
+    return await _scan_commits(streams, first, head, _Known(subject, signed, begins))
 
 
 async def _check_begins(ledger: Stream, first: Commit) -> None:
@@ -131,9 +139,14 @@ class _Begins:
             )
 
 
-async def _scan_commits(
-    streams: Streams, first: Commit, head: Commit, signed: dict[int, list[Kept]], begins: _Begins
-) -> Scanned:
+class _Known(NamedTuple):
+    subject: str
+    signed: dict[int, list[Kept]]
+    begins: _Begins
+
+
+async def _scan_commits(streams: Streams, first: Commit, head: Commit, known: "_Known") -> Scanned:
+    begins = known.begins
     position, commits, messages, unchecked = _before(first), 0, 0, 0
     cursors: Cursors | None = None
     stamp_ns = 0
@@ -143,9 +156,9 @@ async def _scan_commits(
             async for batch in read:
                 for message in batch:
                     stored = stored_commit(message)
-                    check_frame(message, stored)
+                    check_frame(message, stored, known.subject)
                     check_chain(position, stored)
-                    for kept in signed.get(stored.version, ()):
+                    for kept in known.signed.get(stored.version, ()):
                         check_agrees(kept, stored)
                     dropped = stored.hi > stored.lo and stored.lo + 1 < begins.events_first
                     if dropped:

@@ -27,6 +27,7 @@ from domain.events.commit import Commit, commit_digest
 from domain.master.step import Range, after, check_chain
 from domain.policies import KNOWN, Policy
 from domain.ports import StoredMessage
+from domain.subjects import ledger_subject
 
 __all__ = ["Difference", "Part", "Report", "verify", "verify_part"]
 
@@ -159,7 +160,7 @@ async def _replay_all(
     progress: Callable[[int, int], None] | None,
     signed: Callable[[Commit], None],
 ) -> None:
-    begin = history.position
+    begin, subject = history.position, ledger_subject(history.reader.cluster)
     cursors = Cursors(history.streams, begin)
     commits = history.streams.ledger.read(after=begin.version, until=head.version)
     try:
@@ -167,7 +168,7 @@ async def _replay_all(
             async for batch in commits:
                 for message in batch:
                     stored = stored_commit(message)
-                    check_frame(message, stored)
+                    check_frame(message, stored, subject)
                     await _replay_one(history, stored, cursors, report)
                     report.count(stored, message.stamp_ns)
                     signed(stored)

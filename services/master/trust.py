@@ -80,7 +80,7 @@ async def _scan(parts: Parts, head: Commit, signed: list[Kept]) -> None:
     began_us, now_ns = parts.clock.monotonic_us(), parts.clock.wall_us() * 1000
     first = await first_of_generation(parts.streams.ledger, head)
     ages = msgspec.structs.replace(parts.ages, now_ns=now_ns)
-    found = await scan(parts.streams, first, head, checkpoints=signed, ages=ages)
+    found = await scan(parts.streams, first, head, subject=parts.ledger.subject, checkpoints=signed, ages=ages)
     took_ms = (parts.clock.monotonic_us() - began_us) // 1000
     LOG.info("history_checked", extra={**msgspec.to_builtins(found), "checkpoints": len(signed), "took_ms": took_ms})
 
