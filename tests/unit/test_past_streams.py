@@ -5,7 +5,7 @@ import pytest
 
 from adapters.log.history import Streams
 from domain.errors import BadIdError
-from domain.events import Finished, LendAnswered, Lent, LinkRemoved
+from domain.events import Finished, LeaseUpdated, LendAnswered, Lent, LinkRemoved
 from domain.ids import RequestId
 from services.past.moment import BadMomentError, moment_of, when
 from services.past.source import NotKnownError, Sought
@@ -107,6 +107,13 @@ async def test_no_more_is_found_than_was_asked_for_and_that_is_said(past: Stream
     assert found.incomplete == "only the first 3 messages of LW_EVENTS are told of"
 
 
+async def test_only_what_was_stored_in_the_span_that_is_asked_for_is_found(past: StreamsPast):
+    stamps = [message.stamp_ns for message in (await past.facts(Sought())).messages]
+    since_ns, until_ns = stamps[3], stamps[8]
+    found = (await past.facts(Sought(since_ns=since_ns, until_ns=until_ns))).messages
+    assert [message.stamp_ns for message in found] == stamps[3:9]
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -153,6 +160,8 @@ async def test_an_answer_that_comes_long_after_its_lease_is_over_is_in_its_story
     story.recorder.state("a", msgspec.structs.replace(lent, lease=lease))
     story.recorder.decree(LinkRemoved(link=ON.link, owner=ON.owner, owner_model=ON.owner_model))
     story.look()
+    over = LeaseUpdated(link=ON.link, lease=lease, model=ON.owner_model, helper=ON.helper, slots=0, out=1)
+    story.recorder.state("a", over)
     answered = lend(LendAnswered, "req_2", ON, status=200, service_us=9)
     story.recorder.state("a", msgspec.structs.replace(answered, lease=lease), after_us=60_000_000)
     story.recorder.state("a", started("req_3"), after_us=60_000_000)
