@@ -31,6 +31,7 @@ def heal(world: "World") -> None:
     if not world.server.up:
         world.server.go_on()
     for pair in sorted(tuple(sorted(pair)) for pair in world.wire.partitions):
+        world.monitor.trouble(*pair)  # whoever could not act has its second from here on
         world.wire.join(*pair)
     for node in world.nodes.values():
         _node_back(world, node)
@@ -46,8 +47,7 @@ def _node_back(world: "World", node: "NodeMachine") -> None:
     if node.life is None:
         node.start()
         return
-    if node.life.process.frozen:
-        world.loop.thaw(node.life.process)
+    _thaw_node(world, node.life.process, node.name)
     if node.life.port.cut:
         node.life.port.join()
 
