@@ -58,7 +58,14 @@ def add_telemetry(add: Callable[..., Any], command: Callable[..., argparse.Argum
     about = "show what the cluster did over a window, step by step"
     more = "QUESTION is one of:\n" + "\n".join(f"  {name:<9} {what}" for name, what in QUESTIONS.items())
     telemetry = command(add, "telemetry", "telemetry", about, examples=_TELEMETRY, more=more)
-    telemetry.add_argument("question", nargs="?", default="savings", choices=tuple(QUESTIONS), metavar="QUESTION")
+    telemetry.add_argument(
+        "question",
+        nargs="?",
+        default="savings",
+        choices=tuple(QUESTIONS),
+        metavar="QUESTION",
+        help="what to show, see above (default: %(default)s)",
+    )
     for name, place, what in (
         (
             "since",
