@@ -16,12 +16,14 @@ SUFFIX: Final = "_new"
 _LEFT_BEHIND: Final = (SUFFIX, "_again")
 
 
-def drop_left_behind(store: Store) -> None:
-    """Drop what an earlier life was building when it was killed."""
+def drop_left_behind(store: Store, tables: Sequence[str], rollups: Sequence[Rollup]) -> None:
+    """Drop what an earlier life was building of these when it was killed."""
+    ours = (*(rollup.view for rollup in rollups), *tables, *(rollup.table for rollup in rollups))
+    names = [name + ending for name in ours for ending in _LEFT_BEHIND]
     found = store.query(
         "SELECT name, engine = 'MaterializedView' AS view FROM system.tables WHERE database = currentDatabase() "
-        "AND arrayExists(ending -> endsWith(name, ending), {endings:Array(String)}) ORDER BY view DESC, name",
-        {"endings": list(_LEFT_BEHIND)},
+        "AND name IN {names:Array(String)} ORDER BY view DESC, name",
+        {"names": names},
     )
     for row in found:
         store.command(on_cluster(f"DROP {'VIEW' if row['view'] else 'TABLE'} IF EXISTS {row['name']}", store.cluster))
@@ -29,7 +31,7 @@ def drop_left_behind(store: Store) -> None:
 
 def make_beside(store: Store, tables: Sequence[str], rollups: Sequence[Rollup]) -> None:
     """Make an empty twin of each table, those of `rollups` included, and the views between them."""
-    drop_left_behind(store)
+    drop_left_behind(store, tables, rollups)
     for table in (*tables, *(rollup.table for rollup in rollups)):
         store.command(on_cluster(f"CREATE TABLE {table}{SUFFIX} AS {table}", store.cluster))
     for rollup in rollups:
@@ -53,7 +55,7 @@ def take_places(store: Store, tables: Sequence[str], rollups: Sequence[Rollup]) 
     for table in (*(rollup.table for rollup in rollups), *tables):
         store.command(on_cluster(f"EXCHANGE TABLES {table} AND {table}{SUFFIX}", store.cluster))
     ensure_views(store, rollups)
-    drop_left_behind(store)
+    drop_left_behind(store, tables, rollups)
 
 
 def epochs(store: Store, stream: str) -> list[int]:

@@ -96,7 +96,7 @@ class Projector:
         try:
             notes = Notes(store, self._setup.cluster)
             self.schema = await in_thread(migrate, store, MIGRATIONS)
-            await in_thread(drop_left_behind, store)
+            await in_thread(drop_left_behind, store, RETAINED, ROLLUPS)
             await in_thread(ensure_views, store, ROLLUPS)
             await in_thread(notes.check_cluster)
         except BaseException:

@@ -19,7 +19,7 @@ _NEWEST: Final = 2
 
 
 class Counted(msgspec.Struct, kw_only=True):
-    """What is known of the counts by minute; /health shows it."""
+    """What is known of the counts by minute; `leaseway projections status` shows it."""
 
     looks: int = 0
     """How often all of them were compared since the store was opened."""
