@@ -189,15 +189,16 @@ def registered(model: ModelId) -> Registered:
 
 
 async def test_a_node_is_idle_only_while_it_was_known_to_be_well_and_served_nothing(scene: Scene):
-    """n1 serves from second 100 to 160, and starts what has not ended at 500; n2 is silent from 300 on; n3 was never heard of."""
+    """n1 serves from second 100 to 160, and starts what has not ended at 500; n2 is silent from 300 on; n3 comes then."""
     await scene.at(-60).n1_says(registered(MODEL))
     await scene.n2_says(registered(OTHER))
     await scene.at(160).n1_says(ended(1, service_us=60_000_000), ended(2, helper="n3", service_us=60_000_000))
     await scene.at(300).silent("n2")
+    await scene.client.bus.tell(Teller("n3"), registered(MODEL))
     await scene.at(500).n1_says(Started(request=request(9), model=MODEL, work=1, wait_us=0, in_engine=1))
     rows = await scene.asked("idle")
     told = {node: "".join(row["state"][0] for row in rows if row["node"] == node) for node in ("n1", "n2", "n3")}
-    assert told == {"n1": "ibbiiiiibb", "n2": "iiiiiuuuuu", "n3": ""}
+    assert told == {"n1": "ibbiiiiibb", "n2": "iiiiiuuuuu", "n3": "uuuuuuiiii"}
     assert [round(row["served_us"] / 1e6) for row in rows if row["node"] == "n1"] == [0, 20, 40, 0, 0, 0, 0, 0, 40, 60]
 
 
