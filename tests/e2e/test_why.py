@@ -117,7 +117,8 @@ async def a_lent_request_is_explained(running: Cluster, lent: Outcome) -> dict[s
         return row if rests and "accepted" in {each["what"] for each in row["moments"]} else {}
 
     row: dict[str, Any] = await until("the whole story in ClickHouse", whole, timeout_s=30)
-    assert (row["source"], row["helper"], row["reason"]) == ("ClickHouse", HELPER, "pays")
+    assert (row["source"], row["helper"]) == ("ClickHouse", HELPER)
+    assert row["reason"] in {"pays", "probe"}, "on a slow machine the first of a burst is lent to learn"
     assert {"held", "lent", "accepted", "started", "answered", "finished"} <= {each["what"] for each in row["moments"]}
     compared = row["compared"]
     assert HELPER_US <= compared["measured_job_us"] <= compared["measured_finish_us"]
@@ -142,7 +143,7 @@ async def its_lease_and_commit_are_explained(running: Cluster, story: dict[str, 
     lease: dict[str, Any] = await until("all ends in ClickHouse", whole, timeout_s=30)
     text_of(lease)
     assert story["request"] in {each["request"] for each in lease["requests"]}
-    assert lease["gain"]["gain_us"] > 0
+    assert (lease["gain"]["gain_us"] > 0) == (story["reason"] == "pays")
     assert lease["gain"]["measured_over"] == lease["plan"]["held"]
     assert {each["outcome"] for each in lease["requests"]} == {"answered"}
     commit = await why(running, str(lease["version"]))
