@@ -69,8 +69,12 @@ class HttpClickhouse:
             cwd=ROOT,
         )
         assert self._child.stdout is not None
-        async with asyncio.timeout(120):
-            assert await self._child.stdout.readline() == b"ready\n"
+        try:
+            async with asyncio.timeout(120):
+                assert await self._child.stdout.readline() == b"ready\n"
+        except BaseException:
+            await self.kill()
+            raise
 
     async def kill(self) -> None:
         """kill -9, if it runs."""
