@@ -41,6 +41,8 @@ _MARK: Final = b',"mac":"'
 _END: Final = b'"}'
 _TAIL: Final = len(_MARK) + 64 + len(_END)
 """Every stored body ends in the mark, 64 hex digits, and the object's end."""
+_KEPT_CHARS_MAX: Final = 512
+"""A longer subject is none of ours; nobody may fill the memory of those that were read with such."""
 _BLOCK: Final = 64
 """SHA-256 hashes blocks of so many bytes; HMAC pads a key to one."""
 
@@ -65,7 +67,8 @@ class Reader:
     def fact(self, message: StoredMessage) -> FactOrRejected:
         """Return the fact or observation in `message`, or why it is refused; no rule reads a gateway's events."""
         stamp_us = message.stamp_ns // 1000
-        who, term, event = _promise(message.subject)
+        subject = message.subject
+        who, term, event = _promise(subject) if len(subject) <= _KEPT_CHARS_MAX else _promise.__wrapped__(subject)
         if not who:
             return Rejected(message.seq, stamp_us, event)
         body = message.body

@@ -13,6 +13,8 @@ from domain.ports import StoredMessage
 
 COMMIT_BYTES_MAX = 256 * 1024
 GENESIS_DIGEST = "0" * 32
+_KEPT_CHARS_MAX = 512
+"""A longer subject is none of ours, and is not remembered."""
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +75,9 @@ def digest_inputs(hasher: Hasher, inputs: Iterable[StoredMessage]) -> None:
             [
                 b"%b%d:%b%d:%b%d;"
                 % (
-                    _named(message.subject),
+                    _named(message.subject)
+                    if len(message.subject) <= _KEPT_CHARS_MAX
+                    else _named.__wrapped__(message.subject),
                     len(message.headers),
                     message.headers,
                     len(message.body),

@@ -24,6 +24,7 @@ from domain.events import (
     Registered,
     codec,
 )
+from domain.events import commit as commit_module
 from domain.events.commit import encode_commit, seal
 from domain.ids import Incarnation, LeaseId, LinkId, ModelId, NodeId, RequestId
 from domain.master.decide import Head, decide
@@ -267,3 +268,18 @@ def test_a_commit_that_was_decided_otherwise_is_found_though_its_digest_is_right
     resealed = seal(msgspec.structs.replace(made, decisions=tuple(forged), digest=""), master.span.messages())
     with pytest.raises(ReplayDiffersError, match="decision 1: decided"):
         replay(before, position, resealed, master.span, sealed=True)
+
+
+def test_subjects_too_long_to_be_ours_are_judged_and_digested_alike_and_not_remembered():
+    long = f"lw.{CLUSTER}.node.a.status.draining" + "x" * 4000
+    fact = envelope("a", "a-1", 1, Draining())
+    story = Story()
+    story.burst(10)
+    made = story.master.commits[0]
+    kept = log_reader._promise.cache_info().currsize, commit_module._named.cache_info().currsize
+    given = judged(fact, long)
+    assert isinstance(given, Rejected)
+    assert given.code == "wrong_event"
+    digests = {seal(made, [StoredMessage(1, 1_000, subject, b"", fact)]).digest for subject in (long, long + "x")}
+    assert len(digests) == 2
+    assert (log_reader._promise.cache_info().currsize, commit_module._named.cache_info().currsize) == kept
