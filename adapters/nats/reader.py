@@ -72,7 +72,9 @@ class Reader:
         while not self._buffer:
             self._wake.clear()
             if self._broken or self._connection != self._bus.connections or silent_s >= SILENCE_S:
-                self._gap = self._gap or silent_s >= SILENCE_S  # a message at the end may be gone: nothing newer will show it
+                self._gap = (
+                    self._gap or silent_s >= SILENCE_S
+                )  # a message at the end may be gone: nothing newer will show it
                 await self._begin()
                 silent_s = 0.0
             self._pull()

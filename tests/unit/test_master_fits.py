@@ -229,4 +229,6 @@ def test_the_longest_runs_and_the_largest_works_keep_every_number_within_64_bits
         fit.learn(10**15, 10**30, at_us)
         fit.learn_load(10**30, at_us)
     msgspec.json.encode(fit)
-    assert max(map(abs, (*fit.logs, *msgspec.structs.astuple(fit.summary()), *fit.services_us, *fit.loads_us))) < 1 << 63
+    assert (
+        max(map(abs, (*fit.logs, *msgspec.structs.astuple(fit.summary()), *fit.services_us, *fit.loads_us))) < 1 << 63
+    )
