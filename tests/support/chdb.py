@@ -25,6 +25,8 @@ _NUMBERS = itertools.count(1)
 _RUN = secrets.token_hex(3)
 """Tells the databases of this run from those of others on one server."""
 ON_SERVER = os.environ.get("LEASEWAY_TEST_CLICKHOUSE") == "server"
+MEMORY_BYTES = 8 * 1024 * 1024 * 1024
+"""By the engine's own accounting each migrated database costs 14 MB for ever, of which it really takes one."""
 embedded_only = pytest.mark.skipif(ON_SERVER, reason="about the embedded engine")
 
 
@@ -40,7 +42,8 @@ def engine_dsn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             pytest.skip(str(error))
         return
     dsn = f"chdb://{directory}"
-    keeper = open_store(dsn, readers=1)  # starting takes half a second: the engine lives as long as one client does
+    # starting takes half a second: the engine lives as long as one client does, with what the first one said of memory
+    keeper = open_store(dsn, readers=1, memory_bytes=MEMORY_BYTES)
     yield dsn
     keeper.close()
 
