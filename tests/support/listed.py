@@ -1,42 +1,22 @@
 """Stored messages as a stream that takes nothing: for tests that begin with a history that is there already."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 
+from adapters.log.copied import CopiedStream
 from adapters.log.history import Streams
-from domain.errors import HistoryGapError, PublishRefusedError
+from domain.errors import HistoryGapError
 from domain.events.commit import Commit, encode_commit
-from domain.ports import Bounds, Stored, StoredMessage
+from domain.ports import StoredMessage
 from tests.support.history import Recorder
 
 
-class ListedStream:
-    """The messages of a list (domain.ports.Stream); a piece of its beginning may be gone."""
+class ListedStream(CopiedStream):
+    """The messages of a list, in small batches and without an end, as a live stream has none; a piece of it may be gone."""
 
     def __init__(self, name: str, messages: Sequence[StoredMessage], *, batch: int = 50) -> None:
-        self.name, self.batch = name, batch
-        self._messages = {message.seq: message for message in messages}
-
-    async def publish(
-        self,
-        subject: str,
-        body: bytes,
-        *,
-        message_id: str = "",
-        expected_last: int | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> Stored:
-        del subject, body, message_id, expected_last, headers
-        raise PublishRefusedError(f"{self.name}: takes no messages")
-
-    async def last(self) -> StoredMessage | None:
-        return self._messages[max(self._messages)] if self._messages else None
-
-    async def get(self, seq: int) -> StoredMessage | None:
-        return self._messages.get(seq)
-
-    async def bounds(self) -> Bounds:
-        return Bounds(min(self._messages, default=1), max(self._messages, default=0), 0)
+        super().__init__(name, list(messages))
+        self.batch = batch
 
     async def read(self, *, after: int, until: int | None = None) -> AsyncGenerator[Sequence[StoredMessage], None]:
         end = max(self._messages, default=0) if until is None else until
