@@ -19,6 +19,7 @@ from adapters.nats.api import read_outcome
 from adapters.nats.connection import Bus, connect
 from adapters.nats.server import HOST, find_binary, free_port
 from adapters.nats.stream import NatsStream
+from tests.support.family import pause
 
 AnyStream = MemoryStream | NatsStream
 
@@ -173,9 +174,13 @@ class BareServer:
         os.kill(self._child.pid, number)
         self._child.wait(10)
 
-    def signal(self, number: signal.Signals) -> None:
+    def pause(self) -> None:
         assert self._child is not None
-        os.kill(self._child.pid, number)
+        pause(self._child.pid)
+
+    def resume(self) -> None:
+        assert self._child is not None
+        os.kill(self._child.pid, signal.SIGCONT)
 
 
 class NatsRig:
@@ -217,10 +222,10 @@ class NatsRig:
         self.relay.muted = True
 
     async def freeze(self) -> None:
-        self.server.signal(signal.SIGSTOP)
+        self.server.pause()
 
     async def heal(self) -> None:
-        self.server.signal(signal.SIGCONT)
+        self.server.resume()
         if self.relay.muted:
             self.relay.muted = False
             self.relay.cut()  # what was swallowed in part would be nonsense from here on
@@ -251,5 +256,5 @@ async def nats_rig(folder: Path) -> AsyncIterator[NatsRig]:
         yield rig
     finally:
         await rig.close()
-        rig.server.signal(signal.SIGCONT)
+        rig.server.resume()
         rig.server.stop()

@@ -18,7 +18,7 @@ from adapters.engines.port import Engine
 from adapters.http.upstream import Upstream
 from domain.errors import BadConfigError, MayHaveRunError, NotStartedError
 from tests.support.engines import ROOT, engine_command, tiny_engine
-from tests.support.family import command_of
+from tests.support.family import command_of, pause
 from tests.support.odd_server import DONE, Heard, Reply, event, odd_server, stream
 from tests.support.waiting import until
 
@@ -154,7 +154,7 @@ async def test_a_stopped_engine_is_not_ready_but_not_gone_and_a_killed_one_is_go
     client = Upstream(connections=4)
     async with tiny_engine() as real:
         engine = LlamaCppEngine(real.url, client, health_s=0.3)
-        real.signal(signal.SIGSTOP)
+        pause(real.process.pid)
         health = await engine.health()
         assert (health.ready, health.gone) == (False, False)
         real.signal(signal.SIGCONT)

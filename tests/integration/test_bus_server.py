@@ -12,6 +12,7 @@ import pytest
 from adapters.nats.provision import provision
 from adapters.nats.server import NatsServer, check_version, find_binary, free_port
 from domain.errors import BadConfigError, ChildFailedError, PortInUseError, UnreachableError
+from tests.support.family import pause
 from tests.support.nats import CLUSTER, NODES
 
 pytestmark = pytest.mark.real
@@ -121,7 +122,7 @@ async def test_stopping_twice_or_before_the_start_does_nothing(server: NatsServe
 async def test_a_paused_server_can_be_stopped(server: NatsServer) -> None:
     await server.start()
     assert server.pid is not None
-    os.kill(server.pid, signal.SIGSTOP)
+    pause(server.pid)
     await server.stop()
     assert server.pid is None
 

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import os
-import signal
 from collections.abc import AsyncIterator
 
 import aiohttp
@@ -35,6 +34,7 @@ from domain.events import (
 from domain.ids import ModelId, NodeId, link_id
 from domain.subjects import EVENTS, speaker
 from tests.support.cluster import ClusterUnderTest, cluster_on
+from tests.support.family import pause
 from tests.support.nats import ServerUnderTest
 from tests.support.odd_server import Heard, OddServer, Reply, answer, odd_server
 from tests.support.processes import ROOT, leaseway
@@ -248,7 +248,7 @@ async def test_what_a_frozen_helper_holds_is_taken_back_without_a_question_and_a
         await running.helping.arrived()
         await running.said("n2", BorrowStarted)
         began_s = asyncio.get_running_loop().time()
-        running.helper.send_signal(signal.SIGSTOP)
+        pause(running.helper.pid)
         (stalled,) = await running.cluster.decisions(LeaseStalled, timeout_s=30)
         assert isinstance(stalled, LeaseStalled)
         assert stalled.quiet_us >= 10_000_000

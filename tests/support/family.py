@@ -1,5 +1,7 @@
-"""Which processes a process has started: from /proc where there is one, else from `ps`."""
+"""Which processes a process has started, and how one is paused: from /proc where there is one, else from `ps`."""
 
+import os
+import signal
 import subprocess
 from pathlib import Path
 
@@ -51,3 +53,20 @@ def command_of(pid: int) -> list[str] | None:
         ["ps", "-p", str(pid), "-o", "args="], capture_output=True, text=True, check=False, timeout=10
     )
     return listing.stdout.split() or None
+
+
+def pause(pid: int) -> None:
+    """Stop a process; when this returns none of its threads runs any more (a signal alone is only on its way)."""
+    os.kill(pid, signal.SIGSTOP)
+    while not _stands(pid):
+        pass
+
+
+def _stands(pid: int) -> bool:
+    if not (PROC / "self" / "stat").exists():
+        state = subprocess.run(
+            ["ps", "-o", "stat=", "-p", str(pid)], check=False, capture_output=True, text=True, timeout=10
+        )
+        return state.stdout.strip()[:1] in {"T", "Z", ""}
+    threads = (PROC / str(pid) / "task").glob("*/stat")
+    return all(each.read_text().rpartition(")")[2].split()[0] in "TZ" for each in threads)

@@ -23,13 +23,10 @@ from adapters.nats.enrolment import ensure_core_members, key_path
 from adapters.nats.layout import Durability
 from adapters.nats.provision import Provisioned, provision
 from adapters.nats.server import HOST, NatsServer, RouteConfig, free_port
+from tests.support.family import pause
 
 NODES: Mapping[str, str] = {"n1": "http://127.0.0.1:8101", "n2": "http://127.0.0.1:8102"}
 CLUSTER = "local"
-
-
-def _threads(pid: int) -> list[Path]:
-    return sorted(Path(f"/proc/{pid}/task").glob("*/stat"))
 
 
 class ServerUnderTest:
@@ -82,12 +79,10 @@ class ServerUnderTest:
         self._signal(index, signal.SIGKILL)
 
     def pause(self, index: int = 0) -> None:
-        """Stop the server; when this returns none of its threads runs any more (a signal alone is only on its way)."""
-        self._signal(index, signal.SIGSTOP)
+        """Stop the server; when this returns it stands still."""
         pid = self.servers[index].pid
         assert pid is not None, "the server runs"
-        while any(state.read_text().rpartition(")")[2].split()[0] not in "TZ" for state in _threads(pid)):
-            pass
+        pause(pid)
 
     def resume(self, index: int = 0) -> None:
         self._signal(index, signal.SIGCONT)
