@@ -1,6 +1,7 @@
 """JetStream's answers, as far as they are read here, and where a delivered message says what it is."""
 
 import base64
+import codecs
 from datetime import datetime
 from typing import Final
 
@@ -116,6 +117,18 @@ def read_outcome(_headers: bytes, body: bytes) -> bool:
     """Return True if the answer of the API holds no error; raise BusError for what it holds."""
     _require(_OUTCOME.decode(body).error)
     return True
+
+
+def subject_text(subject: bytes) -> str:
+    """Return a subject as text, as the server itself says it in JSON: each byte that is none becomes U+FFFD.
+
+    The server takes any bytes for a subject; who speaks there must not be able to stop those who read.
+    """
+    return subject.decode("utf-8", _BYTE_BY_BYTE)
+
+
+_BYTE_BY_BYTE: Final = "leaseway_byte_by_byte"
+codecs.register_error(_BYTE_BY_BYTE, lambda error: ("\ufffd" * (error.end - error.start), error.end))
 
 
 def stamp_ns(text: str) -> int:

@@ -18,6 +18,7 @@ import msgspec
 
 from adapters.clock import random_fraction, random_token
 from adapters.keys import Credentials, Signer
+from adapters.nats.api import subject_text
 from adapters.nats.wire import Gathered, Handler, Wire, WireError
 from domain.errors import (
     BadConfigError,
@@ -128,7 +129,7 @@ class Bus:
         wake = asyncio.Event()
 
         def hear(said_on: bytes, _reply: bytes, _headers: bytes, _body: bytes) -> None:
-            heard.append(said_on.decode())
+            heard.append(subject_text(said_on))
             wake.set()
 
         sid = self.subscribe(subject, hear)

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from adapters.headers import decode_headers
-from adapters.nats.api import place_of, read_outcome
+from adapters.nats.api import place_of, read_outcome, subject_text
 from domain.errors import BusError, NoAnswerError, NotAllowedError
 from domain.ports import StoredMessage
 
@@ -87,7 +87,7 @@ class NatsFollower:
         if self._core_waiting >= WAITING_MAX:
             return
         self._core_waiting += 1
-        self._ready.append((StoredMessage(0, 0, subject.decode(), headers, body), b""))
+        self._ready.append((StoredMessage(0, 0, subject_text(subject), headers, body), b""))
         self._wake.set()
 
     def _denied(self, text: str) -> None:
@@ -142,7 +142,7 @@ class NatsFollower:
             seq, stamp_ns, pending = place_of(reply)
             self._credit -= 1
             self._drained = pending == 0
-            self._ready.append((StoredMessage(seq, stamp_ns, subject.decode(), headers, body), reply))
+            self._ready.append((StoredMessage(seq, stamp_ns, subject_text(subject), headers, body), reply))
         else:
             self._note_status(headers)
         if self._credit <= 0 and self._pulled is not None:

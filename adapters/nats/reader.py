@@ -11,7 +11,7 @@ import msgspec
 
 from adapters.clock import random_token
 from adapters.headers import decode_headers
-from adapters.nats.api import StreamMissingError, place_of, read_outcome
+from adapters.nats.api import StreamMissingError, place_of, read_outcome, subject_text
 from adapters.nats.wire import Gathered, Message
 from domain.errors import HistoryGapError, NoAnswerError
 from domain.ports import Bounds, StoredMessage
@@ -146,7 +146,7 @@ class Reader:
         """Return a subject as text; a stream has few, and each comes many times."""
         if len(self._subjects) >= _SUBJECTS_KEPT:
             self._subjects.clear()
-        name = self._subjects[subject] = subject.decode()
+        name = self._subjects[subject] = subject_text(subject)
         return name
 
     def _note_status(self, headers: bytes) -> None:
