@@ -8,10 +8,10 @@ import msgspec
 
 from adapters.headers import encode_headers
 from adapters.log.chains import ProducerChains
+from adapters.log.generations import safe_mode_left
 from adapters.log.reader import Reader
 from domain.errors import ChainBrokenError, HistoryError, HistoryGapError
-from domain.events import SafeModeLeft
-from domain.events.commit import Commit, commit_digest, decode_commit, encode_commit
+from domain.events.commit import Commit, decode_commit, encode_commit, is_read_whole, is_sealed
 from domain.ids import Generation
 from domain.master.step import Position, Range, after, check_chain, genesis, is_genesis
 from domain.policies import CURRENT, KNOWN, Policy, rules_of
@@ -130,12 +130,18 @@ class History:
         self.rules, self.position = rules, after(at)
         return True
 
-    def begin_at(self, first: Commit) -> None:
-        """Begin at a generation's first commit: what came before it is another history.
+    def begin_before(self, first: Commit) -> None:
+        """Stand before a generation's first commit, which is applied like any other: what came before it is another history.
 
-        The very first generation begins with a claim over no input, which is then applied like any other commit.
+        The very first generation begins with a claim over no input, where a fresh history stands by itself.
         """
-        if first.decisions and isinstance(first.decisions[0], SafeModeLeft):
+        left = safe_mode_left(first)
+        if left is not None:
+            self.position = Position(Generation(left.old_generation), version=first.version - 1, digest=first.prev)
+
+    def begin_at(self, first: Commit) -> None:
+        """Begin with a generation's first commit applied, if it is one that an operator has begun."""
+        if safe_mode_left(first) is not None:
             self._begin(first)
 
     def _begin(self, first: Commit) -> None:
@@ -185,24 +191,25 @@ class History:
             while self.position.version < head.version:
                 upto = min(head.version, self.position.version + _COMMITS_AT_ONCE)
                 for message in await using.commits.take(upto):
-                    await self._apply(stored_commit(message), using)
+                    await self._apply(message, using)
         finally:
             if cursors is None:
                 await using.close()
 
-    async def _apply(self, stored: Commit, cursors: Cursors) -> None:
-        if await self.began_anew(stored, cursors):
+    async def _apply(self, message: StoredMessage, cursors: Cursors) -> None:
+        stored = stored_commit(message)
+        if await self.began_anew(stored, message.body, cursors):
             return
         check_chain(self.position, stored)
         span = await self.fold(stored, cursors)
-        if commit_digest(stored.prev, span.messages(), stored) != stored.digest:
+        if not is_sealed(stored, span.messages(), message.body):
             raise ChainBrokenError(f"commit {stored.version}: its digest does not match its inputs and decisions")
         self.rules.follow(self.state, stored)
         self.position = after(stored)
 
-    async def began_anew(self, stored: Commit, cursors: Cursors) -> bool:
-        """Begin a new generation if `stored` is the first commit of one; tell whether it is."""
-        if not is_genesis(self.position, stored):
+    async def began_anew(self, stored: Commit, body: bytes, cursors: Cursors) -> bool:
+        """Begin a new generation if `stored`, of the bytes `body`, is the first commit of one; tell whether it is."""
+        if not is_genesis(self.position, stored, body):
             return False
         self._begin(stored)
         await cursors.restart(stored)
@@ -242,9 +249,7 @@ def stored_commit(message: StoredMessage) -> Commit:
 
 
 def check_frame(message: StoredMessage, stored: Commit, subject: str) -> None:
-    """Check what a commit's digest does not cover: the ledger's `subject`, its headers, and that it has no other bytes.
-
-    The digest is over what was read from the bytes; a changed name of a field that may be left out would not show in it.
+    """Check what a commit's digest does not cover: the ledger's `subject`, its headers, and that its bytes say nothing else.
 
     Raises:
         ChainBrokenError: they are not those with which it was appended.
@@ -253,7 +258,7 @@ def check_frame(message: StoredMessage, stored: Commit, subject: str) -> None:
         raise ChainBrokenError(
             f"ledger message {message.seq}: stands under subject {message.subject!r}, not {subject!r}"
         )
-    if encode_commit(stored) != message.body:
+    if not is_read_whole(stored, message.body):
         raise ChainBrokenError(f"commit {stored.version}: its bytes are not those of what can be read from them")
     name = f"{stored.version}-{stored.digest}"
     headers = encode_headers(None, message_id=name, expected_last=stored.version - 1)

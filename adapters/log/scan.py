@@ -12,10 +12,10 @@ from typing import Final, NamedTuple, cast
 import msgspec
 
 from adapters.log.checkpoints import Kept, check_agrees, tail_digest
+from adapters.log.generations import check_begins
 from adapters.log.history import Cursors, Streams, check_frame, stored_commit
 from domain.errors import ChainBrokenError, FactsLostError, HistoryError, HistoryGapError
-from domain.events import SafeModeLeft
-from domain.events.commit import Commit, commit_digest
+from domain.events.commit import Commit, is_sealed
 from domain.master.step import Position, after, check_chain
 from domain.ports import StoredMessage, Stream
 
@@ -66,7 +66,7 @@ async def scan(
     signed: dict[int, list[Kept]] = {}
     for kept in checkpoints:
         signed.setdefault(kept.checkpoint.version, []).append(kept)
-    await _check_begins(streams.ledger, first)
+    await check_begins(streams.ledger, first)
     await check_end(streams, head, checkpoints)
     events = await streams.events.bounds()
     begins = _Begins(streams, events.first, ages)
@@ -75,15 +75,6 @@ async def scan(
         if kept.checkpoint.version < first.version - 1:
             begins.check_gone(streams.ledger, first.version - 1, kept.checkpoint.at_us * 1000)
     return await _scan_commits(streams, first, head, _Known(subject, signed, begins))
-
-
-async def _check_begins(ledger: Stream, first: Commit) -> None:
-    """Check that `first` begins a generation, or is the oldest that is kept: a search finds a commit after a hole as well."""
-    begins = first.version == 1 or (bool(first.decisions) and isinstance(first.decisions[0], SafeModeLeft))
-    if not begins and (await ledger.bounds()).first != first.version:
-        raise HistoryGapError(
-            ledger.name, f"message {first.version - 1} must be there, it is not or is of another generation"
-        )
 
 
 async def check_end(streams: Streams, head: Commit | None, checkpoints: Sequence[Kept]) -> None:
@@ -167,7 +158,7 @@ async def _scan_commits(streams: Streams, first: Commit, head: Commit, known: "_
                             begins.check_gone(streams.events, begins.events_first - 1, stamp_ns)
                     else:
                         cursors = cursors or Cursors(streams, position)
-                        messages += await _check_digest(stored, cursors)
+                        messages += await _check_digest(stored, message.body, cursors)
                     position, commits, stamp_ns = after(stored), commits + 1, message.stamp_ns
     finally:
         if cursors is not None:
@@ -184,10 +175,10 @@ def _before(first: Commit) -> Position:
     return Position(first.generation, first.version - 1, first.term, first.prev, first.lo, first.clo)
 
 
-async def _check_digest(stored: Commit, cursors: Cursors) -> int:
+async def _check_digest(stored: Commit, body: bytes, cursors: Cursors) -> int:
     control = await cursors.control.take(stored.chi)
     facts = await cursors.facts.take(stored.hi)
-    if commit_digest(stored.prev, [*control, *facts], stored) != stored.digest:
+    if not is_sealed(stored, [*control, *facts], body):
         ranges = f"LW_EVENTS ({stored.lo}, {stored.hi}], LW_CONTROL ({stored.clo}, {stored.chi}]"
         raise ChainBrokenError(
             f"commit {stored.version}: its digest does not match: one of {ranges} or ledger message {stored.version} is not "

@@ -6,7 +6,7 @@ from typing import cast
 
 from adapters.log.history import Streams, stored_commit
 from domain.errors import FactsLostError, HistoryError
-from domain.events.commit import Commit, commit_digest
+from domain.events.commit import Commit, is_sealed
 from domain.ports import StoredMessage, Stream
 
 
@@ -36,15 +36,17 @@ async def check_inputs(streams: Streams, head: Commit | None) -> None:
 
 async def _has_its_inputs(streams: Streams, head: Commit) -> bool:
     """Tell whether the last commit that folded any fact was made of the facts that stand there now."""
+    message = await streams.ledger.get(head.version)
     stored = head
-    while stored.lo == stored.hi:
-        before = await streams.ledger.get(stored.version - 1)
-        if before is None or (older := stored_commit(before)).generation != head.generation:
-            return True  # none that is kept of this generation folded anything
-        stored = older
+    while message is not None and stored.lo == stored.hi:
+        message = await streams.ledger.get(stored.version - 1)
+        if message is not None and (stored := stored_commit(message)).generation != head.generation:
+            return True
+    if message is None:
+        return True  # none that is kept of this generation folded anything
     control = await _between(streams.control, stored.clo, stored.chi)
     facts = await _between(streams.events, stored.lo, stored.hi)
-    return commit_digest(stored.prev, [*control, *facts], stored) == stored.digest
+    return is_sealed(stored, [*control, *facts], message.body)
 
 
 async def _between(stream: Stream, after: int, until: int) -> list[StoredMessage]:

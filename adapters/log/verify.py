@@ -23,7 +23,7 @@ from adapters.log.scan import check_end
 from adapters.log.snapshots import content_digest
 from adapters.log.tail import check_inputs
 from domain.errors import HistoryError, HistoryGapError, ReplayDiffersError, UnknownPolicyError
-from domain.events.commit import Commit, commit_digest
+from domain.events.commit import Commit, is_sealed
 from domain.master.step import Range, after, check_chain
 from domain.policies import KNOWN, Policy
 from domain.ports import StoredMessage
@@ -169,7 +169,7 @@ async def _replay_all(
                 for message in batch:
                     stored = stored_commit(message)
                     check_frame(message, stored, subject)
-                    await _replay_one(history, stored, cursors, report)
+                    await _replay_one(history, stored, message.body, cursors, report)
                     report.count(stored, message.stamp_ns)
                     signed(stored)
                 if progress is not None:
@@ -178,13 +178,13 @@ async def _replay_all(
         await cursors.close()
 
 
-async def _replay_one(history: History, stored: Commit, cursors: Cursors, report: Report) -> None:
-    if await history.began_anew(stored, cursors):
+async def _replay_one(history: History, stored: Commit, body: bytes, cursors: Cursors, report: Report) -> None:
+    if await history.began_anew(stored, body, cursors):
         report.generations.append(stored.generation)
         return
     check_chain(history.position, stored)
     span = await history.fold(stored, cursors)
-    if commit_digest(stored.prev, span.messages(), stored) != stored.digest:
+    if not is_sealed(stored, span.messages(), body):
         raise HistoryError(f"commit {stored.version}: its digest does not match: {_suspects(stored, span)}")
     history.rules.replay(history.state, history.position, stored, span, sealed=True)
     history.position = after(stored)

@@ -43,7 +43,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     """Digest of the folded state after this commit, where a snapshot of it was taken; else empty."""
     prev: str
     digest: str
-    """blake2b-16 over prev, the input messages and this commit's bytes with `digest` empty."""
+    """blake2b-16 over prev, the input messages and this commit's bytes with `digest` empty. It stays the last field."""
 
 
 _ENCODER = msgspec.json.Encoder(order="deterministic")
@@ -101,9 +101,44 @@ def commit_digest(prev: str, inputs: Iterable[StoredMessage], commit: Commit) ->
 
     `inputs`: the control messages of (clo, chi], then the facts of (lo, hi].
     """
+    return _digest(prev, inputs, encode_commit(msgspec.structs.replace(commit, digest="")))
+
+
+def is_sealed(commit: Commit, inputs: Iterable[StoredMessage], body: bytes) -> bool:
+    """Tell whether the digest of `commit` was made over these inputs and over `body`, its stored bytes.
+
+    The bytes count, not what is read from them: who knows more fields than the version that wrote them checks the same digest.
+    """
+    end = b'"digest":"%b"}' % commit.digest.encode()
+    if not body.endswith(end):
+        return False
+    return _digest(commit.prev, inputs, body[: -len(end)] + b'"digest":""}') == commit.digest
+
+
+def is_read_whole(commit: Commit, body: bytes) -> bool:
+    """Tell whether `body` says nothing but `commit`: written as we write, perhaps by a version that knew fewer fields.
+
+    A field with a default that was added since may be missing; nothing may be there that is not read.
+    """
+    encoded = encode_commit(commit)
+    if encoded == body:
+        return True
+    then = msgspec.json.decode(body)
+    return msgspec.json.encode(then) == body and _covers(msgspec.json.decode(encoded), then)
+
+
+def _covers(now: object, then: object) -> bool:
+    if isinstance(now, dict) and isinstance(then, dict):
+        return all(name in now and _covers(now[name], value) for name, value in then.items())
+    if isinstance(now, list) and isinstance(then, list):  # a row of fields too: what was added stands at its end
+        return len(now) >= len(then) and all(map(_covers, now, then))
+    return type(now) is type(then) and now == then
+
+
+def _digest(prev: str, inputs: Iterable[StoredMessage], unsigned: bytes) -> str:
     hasher = hashlib.blake2b(bytes.fromhex(prev), digest_size=16)
     digest_inputs(hasher, inputs)
-    hasher.update(encode_commit(msgspec.structs.replace(commit, digest="")))
+    hasher.update(unsigned)
     return hasher.hexdigest()
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 from domain.errors import ChainBrokenError, ReplayDiffersError
 from domain.events import SafeModeLeft
-from domain.events.commit import GENESIS_DIGEST, Commit, commit_digest, encode_commit, seal
+from domain.events.commit import GENESIS_DIGEST, Commit, encode_commit, is_sealed, seal
 from domain.ids import Generation
 from domain.master.control import fold_control
 from domain.master.decide import Decided, Head, decide, evolve, finish, merge_touched
@@ -162,14 +162,14 @@ def begun(hi: int, chi: int) -> State:
     return State(hi=hi, chi=chi)
 
 
-def is_genesis(position: Position, stored: Commit) -> bool:
-    """Tell whether `stored` begins a new generation rightly: named by an operator, after exactly this position."""
+def is_genesis(position: Position, stored: Commit, body: bytes) -> bool:
+    """Tell whether `stored`, of these bytes, begins a generation rightly: named by an operator, after exactly this position."""
     return (
         bool(stored.decisions)
         and isinstance(stored.decisions[0], SafeModeLeft)
         and stored.generation > position.generation
         and (stored.version, stored.prev) == (position.version + 1, position.digest)
-        and commit_digest(stored.prev, (), stored) == stored.digest
+        and is_sealed(stored, (), body)
     )
 
 

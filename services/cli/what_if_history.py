@@ -22,7 +22,7 @@ from domain.events import (
     OwnerPlanned,
     Registered,
 )
-from domain.events.commit import Commit, commit_digest
+from domain.events.commit import Commit, is_sealed
 from domain.ids import LeaseId, LinkId
 from domain.master.inputs import FactInput
 from domain.policies import CURRENT
@@ -216,7 +216,7 @@ async def _steps(history: History, ledger: _Ledger, facts: _Facts, end_us: int) 
         for message in await cursors.commits.take(last):
             stored = stored_commit(message)
             control, facts_of = await cursors.control.take(stored.chi), await cursors.facts.take(stored.hi)
-            if commit_digest(stored.prev, [*control, *facts_of], stored) != stored.digest:
+            if not is_sealed(stored, [*control, *facts_of], message.body):
                 raise ChainBrokenError(f"commit {stored.version}: its digest does not match its inputs and decisions")
             history.reader.told(stored.rejected)
             decreed = [(each.stamp_ns // 1000, history.reader.control(each)) for each in control]

@@ -75,7 +75,7 @@ class Remade:
         async for batch in history.streams.ledger.read(after=history.position.version, until=upto):
             for message in batch:
                 stored = stored_commit(message)
-                if not await history.began_anew(stored, cursors):
+                if not await history.began_anew(stored, message.body, cursors):
                     check_chain(history.position, stored)
                     span = await history.fold(stored, cursors)
                     again = history.rules.replay(history.state, history.position, stored, span)
