@@ -112,12 +112,13 @@ class Verifier:
         self._key = VerifyKey(_raw_public(public))
 
     def verifies(self, covered: bytes, signature: str) -> bool:
-        """Tell whether `signature` (hex) is this key's over `covered`."""
+        """Tell whether `signature` (hex, in the one form in which it is made) is this key's over `covered`."""
         try:
-            self._key.verify(covered, bytes.fromhex(signature))
+            signed = bytes.fromhex(signature)
+            self._key.verify(covered, signed)
         except (ValueError, CryptoError):
             return False
-        return True
+        return signed.hex() == signature  # else whoever changed the case of a digit would have changed nothing
 
 
 def _raw_public(public: str) -> bytes:

@@ -75,6 +75,8 @@ class Report(msgspec.Struct, kw_only=True):
     """Inputs that the reader refused, by code."""
     producers: dict[str, Chain] = {}
     """The producers' own numbering; empty if it was not followed."""
+    feed: int = 0
+    """Messages of the public feed that were compared with what the ledger decided."""
     checkpoints: list[Met] = []
     """Signed checkpoints that agree with what was verified, at most the newest 50."""
     checkpoints_met: int = 0

@@ -18,6 +18,7 @@ from adapters.log.verify import Part
 from domain.errors import BadConfigError, HistoryError, UnreachableError
 from domain.subjects import LEDGER
 from services.cli.audit_arguments import Bound
+from services.cli.audit_feed import check_feed
 from services.cli.audit_report import rows_of, write
 from services.cli.audit_source import Kind, Opened, Source, archived_checkpoints, opened
 from services.cli.audit_workers import verified
@@ -91,6 +92,8 @@ async def audit(place: Here, waiting: Waiting, asked: Asked = ALL, source: Sourc
             fold_max=asked.fold_max,
             progress=lambda reached, last: waiting(f"audit: commit {reached} of {last}"),
         )
+        waiting("audit: comparing the feed")
+        await check_feed(using, at, report, ranged=asked.begin is not None or asked.end is not None)
     report.software, report.cluster, report.source = version("leaseway"), using.cluster, using.told
     report.differences[:0] = [*damaged, *_unsigned(kept, asked.fingerprint)]
     _say_unchecked(report, using, kept)

@@ -66,6 +66,7 @@ def sections(report: Report) -> dict[str, list[tuple[str, str]]]:
             ("facts", str(report.facts)),
             ("control events", str(report.control)),
             ("parts", str(report.segments)),
+            ("messages of the feed compared", str(report.feed)),
         ],
         "Policies met": _counts(report.policies),
         "Versions that nodes said": _counts(report.versions),

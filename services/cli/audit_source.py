@@ -21,7 +21,7 @@ from adapters.nats.connection import connect
 from domain.errors import BusError, HistoryGapError, PublishRefusedError, UnreachableError
 from domain.events import Checkpoint, codec
 from domain.ports import Bounds, Stored, StoredMessage, Stream
-from domain.subjects import CONTROL, EVENTS, LEDGER, SNAPSHOTS
+from domain.subjects import CONTROL, DECISIONS, EVENTS, LEDGER, SNAPSHOTS
 
 Kind = Literal["stream", "archive", "copy"]
 _WAIT_S: Final = 3.0
@@ -60,6 +60,8 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
     streams: Streams
     find: FindState
     """Finds stored states to begin in."""
+    feed: Stream | None = None
+    """The public feed of decisions, where there is one to compare."""
 
 
 @asynccontextmanager
@@ -95,7 +97,7 @@ async def opened(source: Source) -> AsyncIterator[Opened]:
         async def find(upto: int) -> tuple[int, bytes] | None:
             return await snapshots.newest(not_after=upto)
 
-        yield Opened(streams=streams, find=find)
+        yield Opened(streams=streams, find=find, feed=bus.stream(DECISIONS))
 
 
 async def _none(_: int) -> tuple[int, bytes] | None:
