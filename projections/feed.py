@@ -1,14 +1,17 @@
 """What of the public streams somebody wants to hear: filters by kind, subject, owner, helper and model; pure.
 
-An event is public if it is one of ours: an envelope whose speaker is the one of its subject. A node that was taken over may
-store bytes under its own subjects that no rule reads; they are no events, and no tool is given them.
+An event is public if it is one of ours: an envelope whose speaker is the one of its subject, about what that speaker may speak
+of. A node or gateway that was taken over may store bytes under its own subjects that no rule reads, a lease that nobody granted
+among them; they are no events, and no tool is given them.
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, get_args
 
 import msgspec
 
+from domain.events import Input
+from domain.events.base import tag_of
 from domain.ports import StoredMessage
 from domain.subjects import event_of, speaker
 
@@ -16,6 +19,8 @@ from domain.subjects import event_of, speaker
 class _Said(msgspec.Struct, frozen=True):
     """The names that an event's body may hold."""
 
+    event: str = ""
+    """Its tag."""
     owner: str = ""
     owner_model: str = ""
     helper: str = ""
@@ -34,12 +39,15 @@ class _Head(msgspec.Struct, frozen=True):
 _HEADS: Final = msgspec.json.Decoder(_Head)
 _TAG_CHARS: Final = frozenset("abcdefghijklmnopqrstuvwxyz_.")
 _OWNERS_SAY: Final = frozenset({"queue", "lend"})
+_NODES_SAY: Final = frozenset(tag_of(fact).partition(".")[0] for fact in get_args(Input)) - {"obs"}
+"""Families of the facts of nodes: what else is said of leases, health or settings is not theirs to say."""
 
 
 class PublicEvent(msgspec.Struct, frozen=True):
     """One event, as far as filters and envelopes around it need it."""
 
     id: str
+    """The same for the same event, and of no other's."""
     kind: str
     """The tag, `<family>.<event>`."""
     subject: str
@@ -47,7 +55,7 @@ class PublicEvent(msgspec.Struct, frozen=True):
     helper: str
     models: tuple[str, ...]
     body: bytes
-    """As it is stored, in one line."""
+    """As it is stored, in one line of text."""
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,22 +76,37 @@ def public_event(message: StoredMessage) -> PublicEvent | None:
         head = _HEADS.decode(message.body)
     except msgspec.DecodeError:
         return None
-    kind, name = speaker(message.subject)
-    promised = event_of(message.subject)
-    if (kind == "node" and name != head.producer) or (promised and promised != head.type) or not _is_tag(head.type):
+    if not _is_tag(head.type) or not _may_say(message.subject, head):
         return None
     said, family = head.data, head.type.partition(".")[0]
     models = tuple(dict.fromkeys(each for each in (said.model, said.owner_model, said.helper_model) if each))
+    by_node = speaker(message.subject)[0] == "node"
     return PublicEvent(
-        id=head.id,
+        # who spoke is part of it: one node may not take the place of another's event
+        id=f"{head.producer}/{head.id}" if by_node else head.id,
         kind=head.type,
         subject=message.subject,
-        owner=said.owner or (head.producer if family in _OWNERS_SAY else ""),
-        helper=said.helper or (head.producer if family == "borrow" else ""),
+        owner=head.producer if family in _OWNERS_SAY else said.owner,
+        helper=head.producer if family == "borrow" else said.helper,
         models=models,
-        # a line break in JSON can only stand between its tokens
-        body=message.body.replace(b"\r", b" ").replace(b"\n", b" "),
+        body=_line(message.body),
     )
+
+
+def _may_say(subject: str, head: _Head) -> bool:
+    """Tell whether the one of the subject may say this there."""
+    kind, name = speaker(subject)
+    if kind == "node":
+        said = event_of(subject) == head.type == head.data.event
+        return said and name == head.producer and head.type.partition(".")[0] in _NODES_SAY
+    return kind != "gateway" and event_of(subject) in {"", head.type}
+
+
+def _line(body: bytes) -> bytes:
+    """Return a body as one line of text, whatever its producer wrote."""
+    if not body.isascii():
+        body = body.decode("utf-8", "replace").encode()  # bytes that are no text can only stand inside its texts
+    return body.replace(b"\r", b" ").replace(b"\n", b" ")  # a line break only between its tokens
 
 
 def _is_tag(text: str) -> bool:

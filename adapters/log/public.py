@@ -70,7 +70,8 @@ def parse_place(text: str) -> Place | None:
     parts = text.split("-")
     if len(parts) != len(PUBLIC) or not all(part.isascii() and part.isdecimal() and len(part) <= 18 for part in parts):
         return None
-    return Place(*(int(part) for part in parts))
+    place = Place(*(int(part) for part in parts))
+    return place if str(place) == text else None  # 2026-01-05 is a day
 
 
 async def newest(streams: Mapping[str, Stream]) -> Place:

@@ -128,7 +128,14 @@ def subject_text(subject: bytes) -> str:
 
 
 _BYTE_BY_BYTE: Final = "leaseway_byte_by_byte"
-codecs.register_error(_BYTE_BY_BYTE, lambda error: ("\ufffd" * (error.end - error.start), error.end))
+
+
+def _each_byte(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeDecodeError)
+    return "\ufffd" * (error.end - error.start), error.end
+
+
+codecs.register_error(_BYTE_BY_BYTE, _each_byte)
 
 
 def stamp_ns(text: str) -> int:

@@ -1,5 +1,6 @@
 """Where each webhook stands, kept in the data directory: one small file a hook, written whole or not at all."""
 
+import logging
 from pathlib import Path
 from typing import Final
 
@@ -7,6 +8,7 @@ import msgspec
 
 from adapters.log.public import Place
 
+_LOG: Final = logging.getLogger("leaseway.webhooks")
 FOLDER: Final = "webhooks"
 
 
@@ -26,11 +28,20 @@ class HookBook:
         self.path = data / FOLDER / f"{name}.json"
 
     def read(self) -> Standing | None:
-        """Return what is kept; None if nothing is, or nothing that can be read."""
+        """Return what is kept; None if nothing is. Of what cannot be read it is only known that there was a place.
+
+        Then the hook begins with the oldest event: its endpoint may get events again, and misses none.
+
+        Raises:
+            OSError: the file is there and cannot be read.
+        """
         try:
             return msgspec.json.decode(self.path.read_bytes(), type=Standing)
-        except (OSError, msgspec.DecodeError):
+        except FileNotFoundError:
             return None
+        except msgspec.DecodeError:
+            _LOG.error("webhook_place_lost", extra={"file": str(self.path)})
+            return Standing(place=Place())
 
     def write(self, standing: Standing) -> None:
         """Keep `standing`; it survives a kill of this process, and a power cut may bring an older one back."""

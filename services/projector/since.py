@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
+import msgspec
+
 from adapters.clickhouse.pages import BadQueryError
 from adapters.log.public import PUBLIC, Place, newest, parse_place, place_at, place_before
 from domain.ports import Clock, Stream
@@ -18,24 +20,49 @@ RULE: Final = (
 )
 
 
+class Since(msgspec.Struct, frozen=True):
+    """What was said; all of it empty means now."""
+
+    place: Place | None = None
+    ago_ns: int = -1
+    stream: str = ""
+    seq: int = 0
+    stamp_ns: int = -1
+
+
+def since_of(text: str) -> Since:
+    """Return what `text` says.
+
+    Raises:
+        BadQueryError: it says nothing of the kind.
+    """
+    if text in {"", "now"}:
+        return Since()
+    if text == "0":
+        return Since(place=Place())
+    if (place := parse_place(text)) is not None:
+        return Since(place=place)
+    if found := _SEQUENCE.fullmatch(text):
+        return Since(stream=found[1], seq=int(found[2]))
+    if found := _AGO.fullmatch(text):
+        return Since(ago_ns=int(found[1]) * _SECONDS[found[2]] * 1_000_000_000)
+    return Since(stamp_ns=_stamp_ns(text))
+
+
 async def place_of(streams: Mapping[str, Stream], clock: Clock, text: str) -> Place:
     """Return the place after which a reader begins that says `text`.
 
     Raises:
         BadQueryError: it says nothing of the kind.
     """
-    if text in {"", "now"}:
-        return await newest(streams)
-    if text == "0":
-        return Place()
-    if (place := parse_place(text)) is not None:
-        return place
-    if found := _SEQUENCE.fullmatch(text):
-        return await place_before(streams, found[1], int(found[2]))
-    if found := _AGO.fullmatch(text):
-        ago_ns = int(found[1]) * _SECONDS[found[2]] * 1_000_000_000
-        return await place_at(streams, max(0, clock.wall_us() * 1000 - ago_ns))
-    return await place_at(streams, _stamp_ns(text))
+    since = since_of(text)
+    if since.place is not None:
+        return since.place
+    if since.stream:
+        return await place_before(streams, since.stream, since.seq)
+    if since.ago_ns >= 0:
+        return await place_at(streams, max(0, clock.wall_us() * 1000 - since.ago_ns))
+    return await place_at(streams, since.stamp_ns) if since.stamp_ns >= 0 else await newest(streams)
 
 
 def _stamp_ns(text: str) -> int:

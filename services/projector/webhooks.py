@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from adapters.clickhouse.pages import BadQueryError
 from adapters.clock import random_fraction
 from adapters.http.server import Call
 from adapters.http.webhook import Outcome, WebhookClient, key_of
@@ -24,10 +25,12 @@ from projections.feed import PublicEvent, Wanted, fits, public_event
 from services.config import WebhookConfig
 from services.projector.hook_book import HookBook, Standing
 from services.projector.parameters import Parameters, none_left
-from services.projector.since import place_of
+from services.projector.since import place_of, since_of
 
 _LOG: Final = logging.getLogger("leaseway.webhooks")
-_ID: Final = re.compile(r"[A-Za-z0-9/_-]{1,128}")
+_ID: Final = re.compile(r"[A-Za-z0-9/._-]{1,128}")
+_ODD: Final = re.compile(r"[^!-~]")
+"""What no header can hold: the bus takes any bytes for a subject."""
 _BUS_PAUSE_S: Final = 2.0
 _S: Final = 1_000_000
 
@@ -54,9 +57,10 @@ class Hook:
         """Prepare the hook of `config`.
 
         Raises:
-            BadConfigError: its secret cannot be read, or is none.
+            BadConfigError: its secret cannot be read, or is none; or it says no place to begin at.
         """
         self.config = config
+        _check_since(config)
         self._streams, self._clock, self._pace = streams, clock, pace
         self._book = HookBook(data, config.name)
         self._key = key_of(secret_of(config))
@@ -94,9 +98,15 @@ class Hook:
                 try:
                     await self._deliver_all(client)
                 except (BusError, TimeoutError, OSError) as error:  # OSError: its place cannot be kept
-                    self.state, self._error = "waiting", str(error) or "the bus is silent"
-                    _LOG.warning("webhook_waits", extra={"hook": self.config.name, "why": self._error})
-                    await asyncio.sleep(_BUS_PAUSE_S)
+                    await self._wait(str(error) or "the bus is silent")
+                except Exception as error:  # noqa: BLE001  # a fault of ours: the others go on, and this one says so
+                    _LOG.exception("webhook_failed", extra={"hook": self.config.name})
+                    await self._wait(f"a fault of the projector: {type(error).__name__}")
+
+    async def _wait(self, why: str) -> None:
+        self.state, self._error = "waiting", why
+        _LOG.warning("webhook_waits", extra={"hook": self.config.name, "why": why})
+        await asyncio.sleep(_BUS_PAUSE_S)
 
     async def _deliver_all(self, client: WebhookClient) -> None:
         self._standing = self._book.read() or await self._begin()
@@ -131,7 +141,7 @@ class Hook:
     async def _deliver(self, client: WebhookClient, came: Came, event: PublicEvent) -> bool:
         """Post `event` until it is taken; False once the endpoint has failed for too long, or wants no more."""
         message_id = event.id if _ID.fullmatch(event.id) else f"{came.stream}-{came.message.seq}"
-        more = {"leaseway-place": str(came.place), "leaseway-subject": event.subject}
+        more = {"leaseway-place": str(came.place), "leaseway-subject": _ODD.sub("?", event.subject)}
         for attempt in range(1 << 30):
             self._attempts += 1
             outcome = await client.post(message_id, self._clock.wall_us() // _S, event.body, more)
@@ -196,7 +206,7 @@ class Webhooks:
         """Prepare them.
 
         Raises:
-            BadConfigError: a secret cannot be read, or is none.
+            BadConfigError: a secret cannot be read, or is none; or a hook says no place to begin at.
         """
         self.hooks = [Hook(config, streams, clock, data, pace or Pace()) for config in configs]
 
@@ -214,6 +224,13 @@ class Webhooks:
         async with asyncio.TaskGroup() as group:
             for hook in self.hooks:
                 group.create_task(hook.run(), name=f"webhook {hook.config.name}")
+
+
+def _check_since(config: WebhookConfig) -> None:
+    try:
+        since_of(config.since)
+    except BadQueryError as error:
+        raise BadConfigError(f"webhook {config.name}: {error}") from None
 
 
 def secret_of(config: WebhookConfig) -> str:

@@ -21,7 +21,7 @@ from domain.subjects import EVENTS
 from services.config import WebhookConfig
 from services.projector.hook_book import HookBook
 from services.projector.webhooks import Pace, Webhooks
-from tests.support.facts import finished, granted, held, lent
+from tests.support.facts import Teller, finished, granted, held, lent
 from tests.support.public import Public
 from tests.support.waiting import until
 
@@ -274,3 +274,71 @@ def test_a_weak_secret_is_refused_and_not_shown(public: Public, tmp_path: Path, 
     with pytest.raises(BadConfigError) as raised:
         Webhooks([config("http://127.0.0.1:9", secret=secret)], public.streams, SystemClock(), tmp_path)
     assert secret.removeprefix("whsec_") == "" or secret.removeprefix("whsec_") not in str(raised.value)
+
+
+@pytest.mark.parametrize("odd", ["\x00", "\x7f\x1b", "\x0b\x85\u2028", "\ufffd"])
+async def test_an_event_whose_subject_no_header_can_hold_is_posted_like_any_other(
+    public: Public, endpoint: Endpoint, tmp_path: Path, odd: str
+) -> None:
+    await public.streams[EVENTS].publish(f"lw.local.node.n1.queue.{odd}.held", public.owner.body(held(1)))
+    await public.tell(held(2))
+    async with posting(public, tmp_path, config(endpoint.url)):
+        await until("both", endpoint.has(2))
+
+
+async def test_an_event_that_is_no_text_is_posted_as_text(public: Public, endpoint: Endpoint, tmp_path: Path) -> None:
+    fact = held(1)
+    body = public.owner.body(fact).replace(b'"mac":', b'"more":"\xff\xfe","mac":')
+    await public.streams[EVENTS].publish(public.owner.subject(fact), body)
+    async with posting(public, tmp_path, config(endpoint.url)):
+        await until("it", endpoint.has(1))
+    assert endpoint.taken[0]["more"] == "\ufffd\ufffd"
+
+
+async def test_the_ids_of_two_nodes_events_differ_even_if_one_says_the_other_s(
+    public: Public, endpoint: Endpoint, tmp_path: Path
+) -> None:
+    thief = Teller("n2", incarnation=public.owner.incarnation)
+    await public.tell(held(1))
+    await public.tell(held(1), teller=thief)
+    async with posting(public, tmp_path, config(endpoint.url)):
+        await until("both", endpoint.has(2))
+    assert len(set(endpoint.ids)) == 2
+
+
+async def test_a_fault_with_one_hook_s_event_stops_no_other_hook_and_is_told(
+    public: Public, endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(*_: object) -> bool:
+        raise ValueError("nobody thought of this")
+
+    await public.tell(held(1))
+    other = config(endpoint.url, name="other")
+    hooks = Webhooks([config(endpoint.url), other], public.streams, SystemClock(), tmp_path, QUICK)
+    monkeypatch.setattr(hooks.hooks[0], "_deliver", fails)
+    task = asyncio.create_task(hooks.run())
+    await until("the other's", endpoint.has(1))
+    await until("the word", lambda: stated(hooks)["state"] == "waiting" and "ValueError" in stated(hooks)["error"])
+    assert stated(hooks, "other")["state"] == "ok"
+    task.cancel()
+    await asyncio.wait({task})
+
+
+@pytest.mark.parametrize("since", ["yesterday", "1-2", "LW_LEDGER:1", "2026-01-05"])
+def test_a_hook_that_says_no_place_to_begin_at_is_refused_at_the_start(
+    public: Public, tmp_path: Path, since: str
+) -> None:
+    with pytest.raises(BadConfigError, match=r"tickets.*since"):
+        Webhooks([config("http://127.0.0.1:1", since=since)], public.streams, SystemClock(), tmp_path)
+
+
+async def test_a_hook_whose_place_cannot_be_read_misses_nothing(
+    public: Public, endpoint: Endpoint, tmp_path: Path
+) -> None:
+    await public.tell(held(1), held(2))
+    async with posting(public, tmp_path, config(endpoint.url, since="")) as hooks:
+        await until("its place", lambda: stated(hooks)["place"] == "2-0-0")
+    HookBook(tmp_path, "tickets").path.write_bytes(b"")  # as a power cut leaves a file on some file systems
+    await public.tell(held(3))
+    async with posting(public, tmp_path, config(endpoint.url, since="")):
+        await until("all three", endpoint.has(3))
