@@ -114,6 +114,8 @@ class Witnessed(msgspec.Struct, frozen=True, kw_only=True):
     generation: Generation
     version: int
     digest: str
+    signed: str = ""
+    """A signed decision of that commit, where the keeper is a node."""
 
 
 class WitnessBook(Protocol):

@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from adapters.decisions import DecisionReader, SignedDecision
 from adapters.headers import decode_headers
 from adapters.keys import Signer
 from adapters.log.pipelined import PipelinedStream
@@ -39,6 +40,7 @@ class Feed:
 
     def __init__(self, stream: PipelinedStream, *, cluster: str, signer: Signer, clock: Clock) -> None:
         self._stream, self._cluster, self._signer, self._clock = stream, cluster, signer, clock
+        self._reader = DecisionReader(cluster, signer.public)
         self._at: Order | None = None
         """Of the newest decision in the feed; None while that is not known."""
         self._seq = 0
@@ -58,6 +60,10 @@ class Feed:
     def at(self) -> Order:
         """Return (generation, version, index) of the newest decision known to be in the feed, as of the last answer."""
         return self._at or BEFORE_ALL
+
+    def ours(self, body: bytes) -> SignedDecision | None:
+        """Return the decision in `body` if it was signed as this feed signs; else None."""
+        return self._reader.read(body)
 
     async def publish(self, commit: Commit) -> None:
         """Publish every decision of `commit` but the plans, as far as they are not in the feed yet.

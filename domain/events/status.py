@@ -12,6 +12,8 @@ class Witness(msgspec.Struct, frozen=True, kw_only=True):
     generation: Generation
     version: int
     digest: str = ""
+    signed: str = ""
+    """A decision of that commit with the master's signature: without it nobody has to believe that there was one."""
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):

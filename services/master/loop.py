@@ -31,7 +31,7 @@ from services.master.following import Following
 from services.master.observer import LOOK_EVERY_S
 from services.master.outbox import Outbox
 from services.master.parts import Deposed, Parts, first_cause, is_long, pour
-from services.master.trust import Missing, say_safe_mode, trusted_head
+from services.master.trust import Missing, is_shown, say_safe_mode, trusted_head
 
 __all__ = ["Deposed", "MasterLoop", "Parts"]
 LOG = logging.getLogger("leaseway.master")
@@ -245,13 +245,17 @@ class MasterLoop:
     async def _check_witnesses(self, facts: list[FactInput]) -> None:
         """A node that registers says the newest commit that it saw; a ledger that is behind it has lost something.
 
-        A master that slept may be behind both: then another one decides by now.
+        A master that slept may be behind both: then another one decides by now. What the node does not show with our
+        signature is not believed: any node's key would be enough to stop all deciding.
         """
         position = self.history.position
         for given in facts:
             if isinstance(given.fact, Registered) and given.fact.witness is not None:
                 seen = given.fact.witness
                 if (seen.generation, seen.version) > (position.generation, position.version):
+                    if not is_shown(self.parts.feed, seen):
+                        LOG.warning("witness_not_believed", extra={"speaker": given.speaker, "version": seen.version})
+                        continue
                     head = await last_commit(self.parts.streams.ledger)
                     if head is not None and (head.generation, head.version) >= (seen.generation, seen.version):
                         raise Deposed

@@ -8,12 +8,13 @@ from typing import Final
 import msgspec
 
 from adapters.log.checkpoints import Kept
+from adapters.log.feed import Feed
 from adapters.log.history import check_witness, first_of_generation, last_commit
 from adapters.log.scan import scan
 from adapters.log.tail import check_inputs
 from adapters.nats.api import StreamMissingError
 from domain.errors import BusError, HistoryError
-from domain.events import SafeModeEntered
+from domain.events import SafeModeEntered, Witness
 from domain.events.commit import Commit
 from domain.ids import Generation
 from domain.policies import rules_of
@@ -74,6 +75,12 @@ async def _fed(parts: Parts) -> Witnessed | None:
     generation, version, _ = parts.feed.at
     # version 0: nothing but a word of ours about safe mode, said before there was any commit
     return Witnessed(generation=Generation(generation), version=version, digest="") if version else None
+
+
+def is_shown(feed: Feed, seen: Witness) -> bool:
+    """Tell whether a node that says to have seen a commit shows one of its decisions with our signature."""
+    signed = feed.ours(seen.signed.encode())
+    return signed is not None and signed.order[:2] == (seen.generation, seen.version)
 
 
 async def _scan(parts: Parts, head: Commit, signed: list[Kept]) -> None:

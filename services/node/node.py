@@ -207,7 +207,7 @@ class Node:
     def _see(self, signed: SignedDecision) -> None:
         generation, version, _ = signed.order
         if self.witness is None or (generation, version) > (self.witness.generation, self.witness.version):
-            self.witness = Witness(generation=signed.generation, version=version)
+            self.witness = Witness(generation=signed.generation, version=version, signed=signed.body.decode())
 
     # -- its life
 
@@ -272,7 +272,8 @@ class Node:
 
     def _status(self) -> dict[str, object]:
         models = [self._model_status(served) for _, served in sorted(self.models.items())]
-        witness = msgspec.to_builtins(self.witness)
+        seen = self.witness
+        witness = {"generation": seen.generation, "version": seen.version} if seen is not None else None
         runtimes = msgspec.to_builtins(self._fleet.runtimes())
         more = {"depth": self.depth, "witness": witness, "runtimes": runtimes, "queues": models}
         return {**self._health(), "version": VERSION, **more}

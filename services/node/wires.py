@@ -71,7 +71,9 @@ class Wires:
             _LOG.warning("witness_unreadable", extra={"why": str(error)})
             return
         if kept is not None:
-            self._node.witness = self._written = Witness(generation=kept.generation, version=kept.version)
+            self._node.witness = self._written = Witness(
+                generation=kept.generation, version=kept.version, signed=kept.signed
+            )
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         """Return what is to be run until the node ends."""
@@ -172,7 +174,7 @@ class Wires:
         self._written = seen
         try:
             await self._witness_book.write(
-                Witnessed(generation=seen.generation, version=seen.version, digest=seen.digest)
+                Witnessed(generation=seen.generation, version=seen.version, digest=seen.digest, signed=seen.signed)
             )
         except OSError as error:
             _LOG.warning("witness_not_kept", extra={"why": str(error)})

@@ -4,18 +4,21 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from domain.events import LeaseGranted, NodeHealthChanged, Registered, SafeModeLeft, Witness
+from adapters.keys import new_nkey
+from domain.events import LeaseGranted, LinkPriced, NodeHealthChanged, Registered, SafeModeLeft, Witness
 from domain.events.commit import encode_commit
-from domain.ids import Generation
+from domain.ids import Generation, LinkId, ModelId, NodeId
 from domain.master.state import encode_state
 from services.cli.history import leases
 from tests.support.cluster import ClusterUnderTest, cluster_on
 from tests.support.history import finished, held, link, registered, started
-from tests.support.nats import ServerUnderTest, provisioned_server
+from tests.support.local_nodes import signed
+from tests.support.nats import CLUSTER, ServerUnderTest, provisioned_server
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.real
@@ -136,13 +139,52 @@ async def test_a_stale_masters_commit_is_refused_and_it_knows(cluster: ClusterUn
     assert (await cluster.verify()).clean
 
 
+LATER = Generation("ffff0000")
+
+
+def witness_of(version: int, seed: str, *, cluster: str = CLUSTER) -> Witness:
+    """Return what a node says that saw a decision signed with `seed`."""
+    link = LinkPriced(
+        link=LinkId("l"),
+        owner=NodeId("n1"),
+        owner_model=ModelId("m"),
+        helper=NodeId("n2"),
+        helper_model=ModelId("m"),
+        faster=True,
+    )
+    body = signed(link, generation=LATER, version=version, seed=seed, cluster=cluster)
+    return Witness(generation=LATER, version=version, signed=body.decode())
+
+
+async def register(cluster: ClusterUnderTest, witness: Witness) -> None:
+    await cluster.state("n1", Registered(url="http://h", models=(), version="1", depth=2, witness=witness))
+
+
 async def test_a_ledger_behind_its_witness_means_safe_mode(cluster: ClusterUnderTest):
     loop, _ = await cluster.master()
     await until("it is active", lambda: loop.mode == "active")
-    seen = Witness(generation=Generation("ffff0000"), version=99)
-    await cluster.state("n1", Registered(url="http://h", models=(), version="1", depth=2, witness=seen))
+    await register(cluster, witness_of(99, cluster.server.credentials("master").master_seed))
     await until("safe mode", lambda: loop.mode == "safe_mode")
     assert "n1 has seen version 99" in loop.doubt
+
+
+@pytest.mark.parametrize("lie", ["unsigned", "signed by itself", "signed for another version", "of another cluster"])
+async def test_a_node_cannot_end_all_deciding_by_a_witness_that_it_invents(cluster: ClusterUnderTest, lie: str):
+    secrets = cluster.server.credentials("master")
+    invented = {
+        "unsigned": Witness(generation=LATER, version=99),
+        "signed by itself": witness_of(99, new_nkey()[0]),
+        "signed for another version": msgspec.structs.replace(witness_of(1, secrets.master_seed), version=99),
+        "of another cluster": witness_of(99, secrets.master_seed, cluster="elsewhere"),
+    }[lie]
+    loop, _ = await cluster.master()
+    await until("it is active", lambda: loop.mode == "active")
+    await register(cluster, invented)
+    before = loop.history.position.version
+    await begin(cluster)
+    await burst(cluster)
+    await until("it decides on", lambda: loop.history.position.version > before)
+    assert (loop.mode, loop.doubt) == ("active", "")
 
 
 @asynccontextmanager

@@ -73,6 +73,9 @@ class Book:
         self.kept = witnessed
 
 
+SEED = new_nkey()[0]
+
+
 class Scene:
     """Streams, a node that says things, and masters."""
 
@@ -93,7 +96,7 @@ class Scene:
         parts = Parts(
             streams=self.streams,
             ledger=Ledger(self.ledger, ledger_subject(CLUSTER)),
-            feed=Feed(self.feed, cluster=CLUSTER, signer=Signer(new_nkey()[0]), clock=self.clock),
+            feed=Feed(self.feed, cluster=CLUSTER, signer=Signer(SEED), clock=self.clock),
             snapshots=Snapshots(self.snap, cluster=CLUSTER),
             witness=self.book,
             reader=Reader(CLUSTER, SECRET),
@@ -392,7 +395,11 @@ def test_a_master_that_slept_through_the_reign_of_another_is_deposed_and_calls_n
         await scene.beat("a", "b", seconds=6)
         assert (sleeper.mode, other.mode) == ("active", "active")
         assert other.history.position.version > sleeper.history.position.version
-        seen = Witness(generation=Generation("00010000"), version=other.history.position.version)
+        last = await scene.feed.last()
+        assert last is not None
+        generation, version, _ = order_of(last.headers)
+        seen = Witness(generation=Generation(generation), version=version, signed=last.body.decode())
+        assert version > sleeper.history.position.version
         scene.recorder.restart("a")
         await scene.say("a", msgspec.structs.replace(registered(), witness=seen))
         scene.air.connected = True

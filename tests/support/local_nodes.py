@@ -148,11 +148,17 @@ def grant_of(link: LinkAdded, owner: LocalNode, helper_url: str, *, version: int
 
 
 def signed(
-    event: LeaseEvent | LinkWord, *, version: int = 1, index: int = 0, seed: str = MASTER_SEED, cluster: str = CLUSTER
+    event: LeaseEvent | LinkWord,
+    *,
+    generation: Generation = GENERATION,
+    version: int = 1,
+    index: int = 0,
+    seed: str = MASTER_SEED,
+    cluster: str = CLUSTER,
 ) -> bytes:
     """Return `event` as the master publishes it."""
     envelope = Envelope(
-        id=f"{GENERATION}-{version}-{index}",
+        id=f"{generation}-{version}-{index}",
         source=f"/{cluster}/master",
         type=tag_of(event),
         cluster=cluster,

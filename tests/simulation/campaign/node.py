@@ -165,7 +165,7 @@ class NodeLife:
         generation, version, _ = signed.order
         seen = self.machine.witness
         if seen is None or (generation, version) > (seen.generation, seen.version):
-            self.machine.witness = Witness(generation=signed.generation, version=version)
+            self.machine.witness = Witness(generation=signed.generation, version=version, signed=signed.body.decode())
         self._heed(signed)
 
     def _heed(self, signed: SignedDecision) -> None:
