@@ -65,6 +65,8 @@ class Bundle:
 
     def __init__(self, path: Path, header: Header) -> None:
         self.path, self.header = path, header
+        self.sound: set[str] = set()
+        """Members that were read, and hold what the manifest says: their messages, in order, byte for byte."""
         control, events, ledger = (self._stream(name) for name in STREAMS)
         self.streams = Streams(events, control, ledger)
 
@@ -85,34 +87,21 @@ class Bundle:
     def messages(self, member: Member, damaged: "list[Damage] | None" = None) -> list[StoredMessage]:
         """Return the messages of a member that can be read; what is not as it was written is added to `damaged`."""
         content = self.content(member)
-        found, named = list[StoredMessage](), len(damaged or ())
-        for number, line in enumerate(content.splitlines(), start=1):
-            try:
-                read = msgspec.json.decode(line, type=Line)
-                message = StoredMessage(
-                    read.seq,
-                    read.stamp_ns,
-                    read.subject,
-                    bytes_of(read.headers, read.headers64),
-                    bytes_of(read.body, read.body64),
-                )
-            except (msgspec.DecodeError, ValueError):
-                if damaged is not None:
-                    damaged.append((f"{member.name} line", number))
-                continue
-            found.append(message)
-            moved = read.seq != member.first + number - 1
-            if damaged is not None and (moved or checksum(member.stream, message) != read.sum):
-                damaged.append((member.stream, read.seq))
-        if damaged is not None and len(damaged) == named and digest_of(content) != member.digest:
-            damaged.append((member.name, 0))
-        return found
+        if digest_of(content) == member.digest and (found := _in_order(content, member)) is not None:
+            self.sound.add(member.name)
+            return found
+        return _readable(content, member, damaged if damaged is not None else [])
 
     @property
     def damaged(self) -> "list[Damage]":
-        """Return (stream, sequence) of messages whose checksum does not match, (member, line or 0) of what is no message."""
+        """Return (stream, sequence) of messages that are not as written, (member, line or 0) of what is no message.
+
+        What was read already, and found `sound`, is not read again.
+        """
         found: list[Damage] = [(f"{MANIFEST}: {name}", 0) for name in self._misfits()]
         for member in self.header.members:
+            if member.name in self.sound:
+                continue
             if member.stream in STREAMS:
                 self.messages(member, found)
             elif digest_of(self.content(member)) != member.digest:
@@ -178,6 +167,52 @@ class Bundle:
 
 
 Damage = tuple[str, int]
+_LINES: Final = msgspec.json.Decoder(Line)
+
+
+def _in_order(content: bytes, member: Member) -> list[StoredMessage] | None:
+    """Return the messages of a member whose bytes are those that the manifest's digest is over; None if they are not in order."""
+    try:
+        lines = _LINES.decode_lines(content)
+        found = [
+            StoredMessage(
+                line.seq,
+                line.stamp_ns,
+                line.subject,
+                bytes_of(line.headers, line.headers64) if line.headers64 else line.headers.encode(),
+                bytes_of(line.body, line.body64) if line.body64 else line.body.encode(),
+            )
+            for line in lines
+        ]
+    except (msgspec.DecodeError, ValueError):
+        return None
+    in_order = all(message.seq == seq for seq, message in enumerate(found, start=member.first))
+    return found if in_order else None
+
+
+def _readable(content: bytes, member: Member, damaged: list[Damage]) -> list[StoredMessage]:
+    """Return what can be read of a member that is not as it was written, and name in `damaged` what is not."""
+    found, named = list[StoredMessage](), len(damaged)
+    for number, line in enumerate(content.splitlines(), start=1):
+        try:
+            read = _LINES.decode(line)
+            message = StoredMessage(
+                read.seq,
+                read.stamp_ns,
+                read.subject,
+                bytes_of(read.headers, read.headers64),
+                bytes_of(read.body, read.body64),
+            )
+        except (msgspec.DecodeError, ValueError):
+            damaged.append((f"{member.name} line", number))
+            continue
+        found.append(message)
+        moved = read.seq != member.first + number - 1
+        if moved or checksum(member.stream, message) != read.sum:
+            damaged.append((member.stream, read.seq))
+    if len(damaged) == named and digest_of(content) != member.digest:
+        damaged.append((member.name, 0))
+    return found
 
 
 class _Loading(msgspec.Struct, frozen=True):
