@@ -125,6 +125,19 @@ async def test_the_script_gets_every_event_though_it_came_late_and_was_killed(la
     assert event["event"] == first.lines[0].split(" ", 3)[2]
 
 
+async def test_the_script_goes_on_though_it_heard_a_thousand_times_that_nothing_is_new(
+    lab: Lab, tmp_path: Path
+) -> None:
+    """That answer may come in the moment in which its wait is over: nats-py then raises an error of another class."""
+    follow = script("follow.py", tmp_path)
+    follow.write_text(follow.read_text().replace("timeout=1)", "timeout=0.005)"))
+    async with running(follow, *lab.arguments) as reader:
+        await until("what was stored before", lambda: reader.has(5))
+        for number in range(3, 103):
+            await lab.public.tell(held(number))
+            await until("the next event", lambda: reader.has(number + 3))  # noqa: B023
+
+
 async def test_the_script_joins_where_it_likes(lab: Lab, tmp_path: Path) -> None:
     follow, join = script("follow.py", tmp_path), script("join.py", tmp_path)
     since = datetime.now(UTC).isoformat().replace("+00:00", "Z")
