@@ -233,7 +233,6 @@ def table(runs: list[Predicted]) -> str:
         "measured s",
         "by fits s",
         "error",
-        "draws",
         "recorded s",
         "error",
         "alone s",
