@@ -67,6 +67,10 @@ class EngineRoom:
         self._members[runtime.model] = runtime
         runtime.room = self
 
+    def remember_load(self, model: ModelId, load_us: int) -> None:
+        """Take a load that was measured before this room began, oldest first."""
+        self._loads.succeeded(model, load_us)
+
     def watch(self, runtimes: Iterable[ModelRuntime]) -> None:
         """Name the node's models with runtimes of their own: a restore waits until they are quiet too."""
         self._others = tuple(runtime for runtime in runtimes if runtime.room is not self)

@@ -81,7 +81,7 @@ class HistoricNode(MachineNode):
             fit = state.fits.get(owner_key(self.name, info.id)) or Fit()
             for load_us, at_us in zip(fit.loads_us, fit.loads_at_us, strict=True):
                 if at_us >= self.known.since_us:
-                    room._loads.succeeded(info.id, load_us)  # noqa: SLF001  # it measured these itself, earlier in its life
+                    room.remember_load(info.id, load_us)
         return room
 
 
