@@ -30,7 +30,8 @@ first steps:
 configuration: flag > environment LEASEWAY_<TABLE>_<KEY> (LEASEWAY_HTTP_PORT) > leaseway.toml
 exit codes: 0 done; 1 something failed and may work later; 2 what was asked can never be right"""
 
-_CHOICE: Final = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
+_CHOICE: Final = re.compile(r"argument (\S+): invalid choice: '([^']*)' \(choose from (.*)\)")
+_COMMANDS: Final = {"COMMAND", "ACTION"}
 
 
 class BadUsageError(BadConfigError):
@@ -44,9 +45,16 @@ class Parser(argparse.ArgumentParser):
         """Raise BadUsageError with `message`, in our words."""
         text = message.replace("the following arguments are required:", "missing:")
         if found := _CHOICE.search(message):
-            near = difflib.get_close_matches(found[1], re.findall(r"'([^']+)'", found[2]), n=1)
-            text = f"unknown command {found[1]!r}" + (f", did you mean {near[0]!r}?" if near else "")
+            text = _bad_choice(found[1], found[2], re.findall(r"'([^']+)'", found[3]))
         raise BadUsageError(f"{text} (see `{self.prog} --help`)")
+
+
+def _bad_choice(argument: str, got: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(got, known, n=1)
+    perhaps = f", did you mean {near[0]!r}?" if near else ""
+    if argument in _COMMANDS:
+        return f"unknown command {got!r}{perhaps}"
+    return f"argument {argument}: must be one of {', '.join(known)}, got {got!r}{perhaps}"
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):

@@ -25,6 +25,17 @@ def said(capsys, *arguments):
     [
         (["ups"], "leaseway: unknown command 'ups', did you mean 'up'? (see `leaseway --help`)\n"),
         (["frobnicate"], "leaseway: unknown command 'frobnicate' (see `leaseway --help`)\n"),
+        (
+            ["audit", "what-if", "--against", "archiv"],
+            (
+                "leaseway: argument --against: must be one of stream, archive, copy, got 'archiv', did you mean 'archive'? "
+                "(see `leaseway audit what-if --help`)\n"
+            ),
+        ),
+        (
+            ["projections", "rebuild", "--from", "disk"],
+            "leaseway: argument --from: must be one of archive, stream, got 'disk' (see `leaseway projections rebuild --help`)\n",
+        ),
         (["links", "ad"], "leaseway: unknown command 'ad', did you mean 'add'? (see `leaseway links --help`)\n"),
         (["links"], "leaseway: missing: ACTION (see `leaseway links --help`)\n"),
         (["links", "add", "a/b"], "leaseway: missing: HELPER/MODEL (see `leaseway links add --help`)\n"),
