@@ -13,7 +13,7 @@ import msgspec
 
 from adapters.log.checkpoints import Kept, check_agrees, tail_digest
 from adapters.log.generations import check_begins
-from adapters.log.history import Cursors, Streams, check_frame, stored_commit
+from adapters.log.history import Cursors, Streams, check_frame, first_of_generation, stored_commit
 from domain.errors import ChainBrokenError, FactsLostError, HistoryError, HistoryGapError
 from domain.events.commit import Commit, is_sealed
 from domain.master.step import Position, after, check_chain
@@ -75,6 +75,32 @@ async def scan(
         if kept.checkpoint.version < first.version - 1:
             begins.check_gone(streams.ledger, first.version - 1, kept.checkpoint.at_us * 1000)
     return await _scan_commits(streams, first, head, _Known(subject, signed, begins))
+
+
+async def scan_left_out(streams: Streams, upto: Commit, *, subject: str, checkpoints: Sequence[Kept] = ()) -> Scanned:
+    """Check the commits of a generation up to `upto`, of which an audit decides none again: chain, signatures, and digests.
+
+    Raises:
+        HistoryError: a commit is not what was digested or signed.
+        HistoryGapError: a commit is gone.
+    """
+    first = await first_of_generation(streams.ledger, upto)
+    await check_begins(streams.ledger, first)
+    signed: dict[int, list[Kept]] = {}
+    for kept in checkpoints:
+        if kept.checkpoint.generation == upto.generation:
+            signed.setdefault(kept.checkpoint.version, []).append(kept)
+    begins = _Begins(streams, (await streams.events.bounds()).first, NO_AGES)
+    return await _scan_commits(streams, first, upto, _Known(subject, signed, begins))
+
+
+async def check_young(streams: Streams, ages: Ages) -> None:
+    """Check that nothing is gone at the beginning of a stream that is younger than its age limit.
+
+    Raises:
+        HistoryGapError: something is.
+    """
+    await _Begins(streams, 0, ages).check_whole()
 
 
 async def check_end(streams: Streams, head: Commit | None, checkpoints: Sequence[Kept]) -> None:
@@ -154,6 +180,9 @@ async def _scan_commits(streams: Streams, first: Commit, head: Commit, known: "_
                     dropped = stored.hi > stored.lo and stored.lo + 1 < begins.events_first
                     if dropped:
                         unchecked += 1
+                        if cursors is not None:  # a commit over no fact had opened them; what follows is read from there on
+                            await cursors.close()
+                            cursors = None
                         if stored.lo < begins.events_first - 1 <= stored.hi:  # its range holds the newest that is gone
                             begins.check_gone(streams.events, begins.events_first - 1, stamp_ns)
                     else:
