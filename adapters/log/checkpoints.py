@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from adapters.keys import Signer, Verifier
-from adapters.log.report import Difference, Met, Report
+from adapters.log.report import MET_MAX, Difference, Met, Report
 from domain.errors import BadConfigError, HistoryError
 from domain.events import Checkpoint, codec
 from domain.events.commit import Commit, digest_inputs
@@ -24,7 +24,6 @@ from domain.ports import StoredMessage
 FILE_BYTES_MAX: Final = 1024 * 1024
 FILES_MAX: Final = 16
 """Together some four weeks of one a minute: longer than the ledger reaches back."""
-MET_MAX: Final = 50
 _PURPOSE: Final = b"leaseway/checkpoint/1|"
 
 

@@ -9,6 +9,8 @@ from adapters.log.chains import Chain
 from domain.events.commit import Commit
 
 FORMAT: Final = "leaseway-report/1"
+MET_MAX: Final = 50
+"""Checkpoints that are named one by one."""
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -17,7 +19,7 @@ class Difference(msgspec.Struct, frozen=True):
     version: int
     """Of the commit; 0 if it concerns no commit."""
     place: str
-    """ledger, events, snapshot, checkpoint, feed or copy."""
+    """ledger, events, control, snapshot, checkpoint, feed or copy."""
     detail: str
     stored: str = ""
     """The field that differs first, as it is stored."""
@@ -85,6 +87,8 @@ class Report(msgspec.Struct, kw_only=True):
     differences: list[Difference] = []
     stopped: str = ""
     """Why it could not go on although nothing differs: a policy that this version does not have."""
+    left_out: str = ""
+    """Versions that were asked for and not decided again, as `1 to 155`; empty if none."""
     unchecked: list[str] = []
     """What could not be checked here, and why."""
     digest: str = ""
@@ -107,6 +111,8 @@ class Report(msgspec.Struct, kw_only=True):
         told = f"audit verify: {self.commits} commits, {len(self.differences)} differences"
         if self.missing:
             told += f", {self.missing} facts numbered by their nodes and never stored"
+        if self.left_out:
+            told += f", versions {self.left_out} not decided again"
         return f"{told}; stopped: {self.stopped}" if self.stopped else told
 
     def count(self, stored: Commit, stamp_ns: int) -> None:
@@ -131,8 +137,11 @@ class Report(msgspec.Struct, kw_only=True):
             setattr(self, name, getattr(self, name) + getattr(later, name))
         self.last_version = max(self.last_version, later.last_version)
         self.last_ns, self.digest = later.last_ns or self.last_ns, later.digest or self.digest
-        self.state = later.state
+        self.state, self.generation = later.state, later.generation or self.generation
         self.generations += later.generations
+        self.checkpoints = [*self.checkpoints, *later.checkpoints][-MET_MAX:]
+        self.checkpoints_met += later.checkpoints_met
+        self.keys |= later.keys
         for mine, theirs in (
             (self.policies, later.policies),
             (self.decisions, later.decisions),

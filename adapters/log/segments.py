@@ -5,12 +5,12 @@ from typing import Final
 
 import msgspec
 
+from adapters.log.generations import check_begins, safe_mode_left
 from adapters.log.history import History, Streams, first_of_generation, last_commit, stored_commit
 from adapters.log.report import Difference, Report
 from adapters.log.snapshots import content_digest
 from adapters.log.verify import Part
 from domain.errors import CallerError, HistoryGapError
-from domain.events import SafeModeLeft
 from domain.events.commit import Commit
 from domain.ports import Stream
 
@@ -70,8 +70,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     part: Part
     last: int = 0
     """Version of the last; 0 if there is no history."""
-    unchecked: str = ""
-    """What the streams no longer reach back to; empty if nothing."""
+    scanned: Commit | None = None
+    """The last of the commits of its generation that are not decided again, though that was asked for."""
+    left_out: tuple[str, ...] = ()
+    """Versions that were asked for and are not decided again."""
+    unchecked: tuple[str, ...] = ()
+    """Why not."""
 
 
 async def plan(streams: Streams, find: FindState, asked: Part) -> Plan:
@@ -79,40 +83,104 @@ async def plan(streams: Streams, find: FindState, asked: Part) -> Plan:
 
     Raises:
         BadRangeError: the history has no such commits, or no state to begin in.
+        HistoryError, HistoryGapError: what is stored is not whole.
     """
     head = await last_commit(streams.ledger)
     if head is None:
         return Plan(part=asked)
-    last, oldest = min(asked.last or head.version, head.version), max(1, (await streams.ledger.bounds()).first)
+    oldest = max(1, (await streams.ledger.bounds()).first)
+    await _check_oldest(streams, oldest)
+    last = min(asked.last or head.version, head.version)
     if asked.first > last or last < oldest:
         wanted = f"versions {asked.first or oldest} to {asked.last or 'the newest'}"
         raise BadRangeError(f"{wanted}: stored are {oldest} to {head.version}")
-    if asked.snapshot is not None or asked.whole:
+    planned = await _begun(streams, find, asked, last, oldest)
+    if asked.last < head.version:
+        return planned
+    # whatever ends with the newest commit is held against what was signed of the end
+    planned = msgspec.structs.replace(planned, part=msgspec.structs.replace(planned.part, last=0))
+    return _beyond(planned, head.version + 1, asked.last) if asked.last > head.version else planned
+
+
+async def _check_oldest(streams: Streams, oldest: int) -> None:
+    """Check that no commit before the oldest one is missed: commits are kept for longer than the facts that they folded."""
+    message = await streams.ledger.get(oldest)
+    if message is None or oldest == 1:
+        return
+    stored = stored_commit(message)
+    if safe_mode_left(stored) is None and (await streams.events.bounds()).first <= stored.lo:
+        raise HistoryGapError(
+            streams.ledger.name, f"message {oldest - 1} must be there: facts that it has folded are still kept"
+        )
+
+
+def _beyond(planned: Plan, first: int, last: int) -> Plan:
+    """Say which versions are not there to be looked at."""
+    why = f"versions {first} to {last}: the ledger ends at {first - 1}"
+    return msgspec.structs.replace(
+        planned, left_out=(*planned.left_out, f"{first} to {last}"), unchecked=(*planned.unchecked, why)
+    )
+
+
+async def _begun(streams: Streams, find: FindState, asked: Part, last: int, oldest: int) -> Plan:
+    """Return the plan with its beginning."""
+    if asked.snapshot is not None:
+        return Plan(part=asked, last=last)
+    reaches = max(1, (await streams.events.bounds()).first)
+    if asked.whole:
+        if oldest > 1 or reaches > 1:
+            raise BadRangeError(
+                "--whole: begins at the first commit of all, and what is stored no longer reaches back to it"
+            )
         return Plan(part=asked, last=last)
     if asked.first > 1:
         near = await vouched(streams.ledger, find, asked.first - 1)
-        if near is not None:
+        if near is not None and await _reaches(streams.ledger, near[0], reaches):
             return Plan(part=msgspec.structs.replace(asked, snapshot=near), last=last)
-    if await _is_whole(streams, last):
-        return Plan(part=asked, last=last)
+    ending = await streams.ledger.get(last)
+    if ending is None:
+        return Plan(part=asked, last=last)  # what is missing is for the verification to name
+    first = await first_of_generation(streams.ledger, stored_commit(ending))
+    await check_begins(streams.ledger, first)
+    if (first.version == 1 or safe_mode_left(first) is not None) and first.lo + 1 >= reaches:
+        return _of_newest(Plan(part=asked, last=last), max(oldest, asked.first), first)
+    return await _from_oldest_state(streams, find, asked, last, oldest)
+
+
+def _of_newest(planned: Plan, begin: int, first: Commit) -> Plan:
+    """Say which versions are not looked at since their generation has ended."""
+    if begin >= first.version:
+        return planned
+    why = f"versions {begin} to {first.version - 1}: of older generations; `--whole` looks at them too"
+    left_out = (f"{begin} to {first.version - 1}",) if planned.part.first else ()
+    return msgspec.structs.replace(planned, left_out=left_out, unchecked=(why,))
+
+
+async def _from_oldest_state(streams: Streams, find: FindState, asked: Part, last: int, oldest: int) -> Plan:
+    """Return the plan that begins where the facts do, though more was asked for."""
     begin = await _oldest_state(streams, find, last)
     if begin is None:
         raise BadRangeError(
             f"versions up to {last}: their facts are no longer in the stream, and no stored state vouches for what they made; "
             f"`--against archive` reads them from ClickHouse"
         )
-    gone = f"versions {oldest} to {begin[0]}: their facts are no longer in the stream (`--against archive` has them)"
-    return Plan(part=msgspec.structs.replace(asked, snapshot=begin), last=last, unchecked=gone)
+    wanted = max(oldest, asked.first)
+    left_out = (f"{wanted} to {begin[0]}",) if wanted <= begin[0] else ()
+    gone = f"versions {wanted} to {begin[0]}: their facts are no longer in the stream (`--against archive` has them)"
+    message = await streams.ledger.get(begin[0])
+    return Plan(
+        part=msgspec.structs.replace(asked, snapshot=begin),
+        last=last,
+        scanned=stored_commit(message) if message is not None else None,
+        left_out=left_out,
+        unchecked=(gone,) if left_out else (),
+    )
 
 
-async def _is_whole(streams: Streams, last: int) -> bool:
-    """Tell whether the generation of version `last` can be decided again from its first commit."""
-    ending = await streams.ledger.get(last)
-    if ending is None:
-        return True  # what is missing is for the verification to name
-    first = await first_of_generation(streams.ledger, stored_commit(ending))
-    begins = first.version == 1 or (bool(first.decisions) and isinstance(first.decisions[0], SafeModeLeft))
-    return begins and first.lo + 1 >= (await streams.events.bounds()).first
+async def _reaches(ledger: Stream, version: int, events_first: int) -> bool:
+    """Tell whether every fact after a version is still there."""
+    message = await ledger.get(version)
+    return message is not None and stored_commit(message).hi >= events_first - 1
 
 
 async def _oldest_state(streams: Streams, find: FindState, last: int) -> tuple[int, bytes] | None:
@@ -120,8 +188,7 @@ async def _oldest_state(streams: Streams, find: FindState, last: int) -> tuple[i
     reaches = max(1, (await streams.events.bounds()).first)
     found, upto = None, last
     while (older := await vouched(streams.ledger, find, upto)) is not None:
-        message = await streams.ledger.get(older[0])
-        if message is None or stored_commit(message).hi < reaches - 1:
+        if not await _reaches(streams.ledger, older[0], reaches):
             break
         found, upto = older, older[0] - 1
     return found

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import cast
+from typing import Final, cast
 
 import msgspec
 
@@ -27,9 +27,10 @@ from domain.events.commit import Commit, is_sealed
 from domain.master.step import Range, after, check_chain
 from domain.policies import KNOWN, Policy
 from domain.ports import StoredMessage
-from domain.subjects import ledger_subject
+from domain.subjects import CONTROL, EVENTS, ledger_subject
 
-__all__ = ["Difference", "Part", "Report", "verify", "verify_part"]
+__all__ = ["Difference", "Part", "Report", "difference", "verify", "verify_part"]
+_PLACES: Final = {EVENTS: "events", CONTROL: "control"}
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,10 +102,15 @@ async def verify_part(
         report.stopped = str(error)
     except (HistoryError, HistoryGapError) as error:
         version = report.last_version + 1
-        place = "events" if isinstance(error, HistoryGapError) else "ledger"
-        sides = (error.stored, error.decided) if isinstance(error, ReplayDiffersError) else ("", "")
-        report.differences.append(Difference(version, place, str(error), *sides))
+        report.differences.append(difference(version, error))
     return report, chains
+
+
+def difference(version: int, error: HistoryError | HistoryGapError) -> Difference:
+    """Return what an error says of stored history as a report has it."""
+    place = _PLACES.get(error.stream, "ledger") if isinstance(error, HistoryGapError) else "ledger"
+    sides = (error.stored, error.decided) if isinstance(error, ReplayDiffersError) else ("", "")
+    return Difference(version, place, str(error), *sides)
 
 
 def state_digest(history: History) -> str:
@@ -130,7 +136,7 @@ async def _begin(history: History, head: Commit, asked: Part, report: Report) ->
     report.begin = "the first commit"
     if not asked.whole:
         first = await first_of_generation(history.streams.ledger, head)
-        history.begin_at(first)
+        history.begin_before(first)
         report.begin = f"the first commit of generation {first.generation}"
     if asked.snapshot is not None:
         version, content = asked.snapshot

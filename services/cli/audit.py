@@ -9,12 +9,15 @@ from typing import Any, Final
 
 import msgspec
 
+from adapters.clock import SystemClock
 from adapters.keys import Signer, load_credentials
 from adapters.log import bundle
 from adapters.log.checkpoints import CheckpointBook, Kept, fingerprint, is_signed
 from adapters.log.report import Difference, Report
+from adapters.log.scan import NO_AGES, Ages
 from adapters.log.segments import version_at, vouched
 from adapters.log.verify import Part
+from adapters.nats.layout import EVENTS_AGE_S, LEDGER_AGE_S
 from domain.errors import BadConfigError, HistoryError, UnreachableError
 from domain.subjects import LEDGER
 from services.cli.audit_arguments import Bound
@@ -91,6 +94,7 @@ async def audit(place: Here, waiting: Waiting, asked: Asked = ALL, source: Sourc
             workers=asked.workers,
             fold_max=asked.fold_max,
             progress=lambda reached, last: waiting(f"audit: commit {reached} of {last}"),
+            ages=_ages() if using.kind == "stream" else NO_AGES,
         )
         waiting("audit: comparing the feed")
         await check_feed(using, at, report, ranged=asked.begin is not None or asked.end is not None)
@@ -99,6 +103,12 @@ async def audit(place: Here, waiting: Waiting, asked: Asked = ALL, source: Sourc
     _say_unchecked(report, using, kept)
     report.unchecked += silent
     return report
+
+
+def _ages() -> Ages:
+    """Return after how long a bus drops a message."""
+    now_ns = SystemClock().wall_us() * 1000
+    return Ages(events_ns=int(EVENTS_AGE_S * 1e9), ledger_ns=int(LEDGER_AGE_S * 1e9), now_ns=now_ns)
 
 
 async def _archived(source: Source) -> tuple[list[Kept], list[str]]:

@@ -8,36 +8,52 @@ from multiprocessing import get_context
 from adapters.log.chains import ProducerChains
 from adapters.log.history import History, last_commit
 from adapters.log.report import Difference, Report
-from adapters.log.scan import check_end
+from adapters.log.scan import NO_AGES, Ages, check_end, check_young, scan_left_out
 from adapters.log.segments import PARTS_PER_WORKER, Plan, Segment, join, plan, segments
 from adapters.log.tail import check_inputs
-from adapters.log.verify import Part, verify_part
+from adapters.log.verify import Part, difference, verify_part
 from domain.errors import HistoryError, HistoryGapError
+from domain.subjects import ledger_subject
 from services.cli.audit_source import Opened, Source, opened
 
 Progress = Callable[[int, int], None]
 
 
 async def verified(
-    source: Source, place: Opened, asked: Part, *, workers: int, fold_max: int, progress: Progress
+    source: Source, place: Opened, asked: Part, *, workers: int, fold_max: int, progress: Progress, ages: Ages = NO_AGES
 ) -> Report:
     """Return what is found of the commits asked for.
+
+    `ages`: of the streams, where their limits and the time are known: what is gone of a younger one is a difference.
 
     Raises:
         BadRangeError: there are no such commits.
     """
-    planned = await plan(place.streams, place.find, asked)
+    try:
+        if ages.now_ns:
+            await check_young(place.streams, ages)
+        planned = await plan(place.streams, place.find, asked)
+        await _scan_left_out(source, place, planned)
+    except (HistoryError, HistoryGapError) as error:
+        return Report(differences=[difference(0, error)])
     if workers > 1:
         report, chains = await _in_processes(source, place, planned, workers, fold_max, progress)
-        if report.clean and not asked.last:
+        if report.clean and not planned.part.last:
             await _check_end(place, asked, report)
     else:
         history = History(place.streams, source.reader(), fold_max=fold_max)
         report, chains = await verify_part(history, planned.part, progress)
     report.producers, report.versions = chains.finish(), chains.versions
-    if planned.unchecked:
-        report.unchecked.append(planned.unchecked)
+    report.left_out = " and ".join(planned.left_out)
+    report.unchecked += planned.unchecked
     return report
+
+
+async def _scan_left_out(source: Source, place: Opened, planned: Plan) -> None:
+    """Check what can be checked of commits that cannot be decided again: a hole among them is no matter of age."""
+    if planned.scanned is not None:
+        subject, signed = ledger_subject(source.cluster), planned.part.checkpoints
+        await scan_left_out(place.streams, planned.scanned, subject=subject, checkpoints=signed)
 
 
 async def _check_end(place: Opened, asked: Part, report: Report) -> None:
@@ -46,8 +62,8 @@ async def _check_end(place: Opened, asked: Part, report: Report) -> None:
         head = await last_commit(place.streams.ledger)
         await check_inputs(place.streams, head)
         await check_end(place.streams, head, asked.checkpoints)
-    except HistoryError as error:
-        report.differences.append(Difference(report.last_version, "checkpoint", str(error)))
+    except (HistoryError, HistoryGapError) as error:
+        report.differences.append(difference(report.last_version, error))
 
 
 async def _in_processes(
@@ -65,8 +81,7 @@ async def _in_processes(
                 parts.append(segment)
                 running.append(loop.run_in_executor(pool, _verify, source, segment.part, fold_max))
         except (HistoryError, HistoryGapError) as error:  # where the states are made, before any part has come to it
-            place_of = "events" if isinstance(error, HistoryGapError) else "ledger"
-            broken = Difference(0, place_of, str(error))
+            broken = difference(0, error)
         found: list[tuple[Report, ProducerChains]] = []
         for segment, result in zip(parts, running, strict=True):
             found.append(await result)

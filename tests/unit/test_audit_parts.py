@@ -1,74 +1,37 @@
 """A history verified in parts is verified whole: each part ends where the next begins, in the very same state."""
 
 import argparse
-import random
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from adapters.keys import Credentials, save_credentials
+from adapters.keys import Credentials, Signer, new_nkey, save_credentials
 from adapters.log import bundle
+from adapters.log.checkpoints import Kept, sign
 from adapters.log.copied import CopiedStream
 from adapters.log.history import History, Streams
 from adapters.log.reader import Reader
 from adapters.log.report import Report
 from adapters.log.segments import BadRangeError, FindState, Plan, Segment, join, plan, segments, version_at
 from adapters.log.verify import Part, verify_part
-from domain.events.commit import Commit, encode_commit
-from domain.master.state import encode_state
-from domain.ports import StoredMessage
+from domain.events import Checkpoint
+from domain.events.commit import decode_commit
 from services.cli.audit_arguments import bound
 from services.cli.audit_source import Source, opened
 from services.cli.audit_workers import verified
-from tests.support.history import CLUSTER, SECRET, START_NS, Master, random_history
-
-
-class Lived(msgspec.Struct):
-    streams: Streams
-    states: dict[int, bytes]
-    """After the commits that state a digest."""
-    last: int
-    stamp_ns: int
-    """Commit n is stored n seconds after this."""
+from tests.support.audited import Lived, lived_on, stored
+from tests.support.history import CLUSTER, SECRET, START_NS
 
 
 @pytest.fixture(scope="module")
 def lived() -> Lived:
-    recorder, master, dice = random_history(12, 900), Master(), random.Random(1)
-    states: dict[int, bytes] = {}
-
-    def keep(made: Commit) -> None:
-        if made.state:
-            states[made.version] = encode_state(master.state)
-
-    at, control = 0, list(recorder.control)
-    while at < len(recorder.facts):
-        chunk = recorder.facts[at : at + dice.randint(1, 6)]
-        at += len(chunk)
-        due = [message for message in control if message.stamp_ns <= chunk[-1].stamp_ns]
-        control = control[len(due) :]
-        master.take(chunk, due, with_state=len(master.commits) % 7 == 0, each=keep)
-    ledger = [
-        StoredMessage(made.version, recorder.now_ns + made.version * 10**9, "lw.test.ledger", b"", encode_commit(made))
-        for made in master.commits
-    ]
-    held = (("LW_EVENTS", recorder.facts), ("LW_CONTROL", recorder.control), ("LW_LEDGER", ledger))
-    return Lived(
-        Streams(*(CopiedStream(name, messages) for name, messages in held)), states, len(ledger), recorder.now_ns
-    )
-
-
-def stored(states: dict[int, bytes]) -> FindState:
-    async def find(upto: int) -> tuple[int, bytes] | None:
-        version = max((each for each in states if each <= upto), default=None)
-        return (version, states[version]) if version is not None else None
-
-    return find
+    return lived_on()
 
 
 NONE = stored({})
+SIGNER = Signer(new_nkey()[0])
 
 
 def history(lived: Lived) -> History:
@@ -122,7 +85,7 @@ async def test_what_the_stream_no_longer_holds_is_left_out_and_said(lived: Lived
     facts = [message async for batch in lived.streams.events.read(after=400) for message in batch]
     young = Streams(CopiedStream("LW_EVENTS", facts), lived.streams.control, lived.streams.ledger)
     planned = await plan(young, stored(lived.states), Part())
-    assert "no longer in the stream" in planned.unchecked
+    assert "no longer in the stream" in planned.unchecked[0]
     report, _ = await verify_part(History(young, Reader(CLUSTER, SECRET)), planned.part)
     assert report.clean
     assert report.last_version == lived.last
@@ -152,6 +115,22 @@ def test_an_end_of_a_range_is_a_version_a_time_or_an_age():
         bound("yesterday")
 
 
+async def signed(lived: Lived, version: int) -> Kept:
+    message = await lived.streams.ledger.get(version)
+    assert message is not None
+    made = decode_commit(message.body)
+    draft = Checkpoint(
+        cluster=CLUSTER,
+        generation=made.generation,
+        version=version,
+        digest=made.digest,
+        hi=made.hi,
+        chi=made.chi,
+        at_us=1,
+    )
+    return Kept(checkpoint=sign(draft, SIGNER), source="a book")
+
+
 async def test_processes_of_their_own_find_what_one_finds(lived: Lived, tmp_path: Path):
     copy, key = tmp_path / "copy.zip", tmp_path / "operator.json"
     newest = sorted(lived.states.items())[len(lived.states) // 2]
@@ -160,13 +139,16 @@ async def test_processes_of_their_own_find_what_one_finds(lived: Lived, tmp_path
     save_credentials(key, secrets)
     source = Source(kind="copy", cluster=CLUSTER, copy=str(copy), key=str(key))
     silent: Callable[[int, int], None] = lambda _, __: None  # noqa: E731
+    asked = Part(checkpoints=[await signed(lived, version) for version in (3, 120, lived.last)])
     async with opened(source) as place:
         found = [
-            await verified(source, place, Part(), workers=count, fold_max=1000, progress=silent) for count in (1, 2)
+            await verified(source, place, asked, workers=count, fold_max=1000, progress=silent) for count in (1, 2)
         ]
     assert found[1].segments > 1
     assert [each.line() for each in found] == [f"audit verify: {lived.last} commits, 0 differences"] * 2
-    assert found[0].producers == found[1].producers
+    for field in ("producers", "generation", "keys", "checkpoints", "checkpoints_met", "policies", "decisions"):
+        assert getattr(found[1], field) == getattr(found[0], field), field
+    assert found[1].checkpoints_met == 3
 
 
 def test_a_plan_of_nothing_is_a_plan():
