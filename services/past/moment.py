@@ -37,13 +37,12 @@ def moment_of(text: str, now_ns: int) -> tuple[int | None, int | None]:
         unit = _UNITS[_WORDS.get(found[2], found[2])]
         return None, max(0, now_ns - int(found[1]) * unit * _NS)
     try:
-        at = datetime.fromisoformat(text.strip())
-    except ValueError:
+        at = datetime.fromisoformat(text.strip()).astimezone()  # without a zone it is this machine's
+    except (ValueError, OverflowError):
         raise BadMomentError(
             f"moment {text[:80]!r}: must be a version (812), a time (2026-11-30T01:20:00Z, or seconds since 1970), "
             "how long ago ('5 minutes ago', 90s), or now"
         ) from None
-    at = at.astimezone()  # without a zone it is this machine's
     return None, int(at.timestamp()) * _NS + at.microsecond * 1000
 
 

@@ -1,5 +1,6 @@
 """Why, and when: the stories of requests, leases, commits and models, and the state at any version or time."""
 
+import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
@@ -35,26 +36,33 @@ from services.projector.routes import Desk, Routes
 
 WHY: Final = "/admin/v1/why/"
 AT: Final = "/admin/v1/at"
+_DIGITS_MAX: Final = 18
+_AT_ONCE: Final = 2
+"""Stories that are looked for at once: each may read and fold much of the streams, beside those who carry rows."""
 _KINDS: Final = "request/{id}, lease/{id}, commit/{version} or model/{node}/{model}"
 
 
 def add(routes: Routes, desk: Desk) -> None:
     """Add the paths of this part."""
-    asker = _Asker(desk)
+    asker, looking = _Asker(desk), asyncio.Semaphore(_AT_ONCE)
+
+    async def told(answer: Callable[[], Awaitable[Any]]) -> Any:
+        async with looking:
+            return await _told(answer())
 
     async def why(call: Call, said: Parameters) -> Any:
         none_left(said)
         kind, _, name = unquote(call.path.removeprefix(WHY)).partition("/")
         if kind not in {"request", "lease", "commit", "model"} or not name:
             raise ApiError("not_found", f"{WHY}: must be followed by {_KINDS}")
-        return await _told(asker.why(kind, name))
+        return await told(lambda: asker.why(kind, name))
 
     async def at(_: Call, said: Parameters) -> Any:
         version, time, only = said.pop("version", ""), said.pop("time", ""), said.pop("only", "")
         none_left(said)
         if version and time:
             raise BadQueryError("version", "version and time exclude each other")
-        return await _told(asker.at(version or time or "now", only))
+        return await told(lambda: asker.at(version or time or "now", only))
 
     routes.add(WHY, why)
     routes.add(AT, at)
@@ -111,7 +119,7 @@ class _Asker:
             return await self._either(lambda past: why_lease(past, name, now_ns=now_ns))
         if kind == "model":
             return await self._model(name)
-        if not name.isdecimal():
+        if not (name.isascii() and name.isdecimal() and len(name) <= _DIGITS_MAX):
             generation, version, index = decision_of(name)
             return await self._either(lambda past: why_commit(past, version, generation=generation, chosen=index))
         return await self._either(lambda past: why_commit(past, int(name)))

@@ -9,7 +9,7 @@ from domain.subjects import LEDGER
 from projections.tables import RETAINED
 from services.projector.follow import Progress
 from services.projector.projector import Projector
-from services.projector.threads import in_thread
+from services.projector.threads import asking
 from services.projector.webhooks import Webhooks
 
 _BUS_S: Final = 1.0
@@ -20,6 +20,7 @@ class Health:
 
     def __init__(self, projector: Projector, router: str, webhooks: Webhooks | None = None) -> None:
         self._projector, self._router, self._webhooks = projector, router, webhooks
+        self._reading = asyncio.Semaphore(1)
 
     async def answer(self) -> tuple[int, dict[str, Any]]:
         """Return (status, body): 200 while rows can be read, 503 before that and while ClickHouse is away."""
@@ -41,9 +42,10 @@ class Health:
             return 503, body
         body["versions"]["clickhouse"] = store.server_version
         try:
-            body["rows"] = await in_thread(row_counts, store, RETAINED)
-            body["gaps"] = await in_thread(notes.gaps)
-            body["witness"] = await in_thread(notes.head, LEDGER, projector.progress[LEDGER].epoch)
+            async with self._reading:  # one at a time, however many ask: it has one client of ClickHouse
+                body["rows"] = await asking(row_counts, store, RETAINED)
+                body["gaps"] = await asking(notes.gaps)
+                body["witness"] = await asking(notes.head, LEDGER, projector.progress[LEDGER].epoch)
         except StoreError as error:
             return 503, body | {"status": "clickhouse_away", "error": str(error)}
         body["status"] = "waiting" if any(stream["error"] for stream in streams) else "ok"

@@ -20,11 +20,14 @@ from services.projector.api import Api
 from services.projector.health import Health
 from services.projector.metrics import ProjectorMetrics
 from services.projector.projector import Projector, Setup
+from services.projector.routes import READERS
 from services.projector.webhooks import Webhooks
 
 _LOG: Final = logging.getLogger("leaseway.projector")
 NAME: Final = "projector"
 _CONNECTIONS_MAX: Final = 64
+_CLIENTS: Final = READERS + 1 + 2
+"""Of ClickHouse that read: for questions, for /health, and for the projector's own looks, which wait for nobody's question."""
 
 
 async def run(config: Config, ready: Callable[[str], None], stop: asyncio.Event) -> None:
@@ -62,7 +65,7 @@ def setup_of(config: Config, bus: Bus, clock: SystemClock) -> Setup:
         cluster=config.cluster.name,
         router=router_version(),
         streams={name: bus.stream(name) for name in (*STREAMS, SNAPSHOTS, DECISIONS)},
-        open_store=partial(open_store, dsn_of(config), cluster=config.clickhouse.cluster),
+        open_store=partial(open_store, dsn_of(config), readers=_CLIENTS, cluster=config.clickhouse.cluster),
         clock=clock,
     )
 

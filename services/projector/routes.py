@@ -22,9 +22,10 @@ from domain.errors import BadIdError, StoreAwayError, StoreError
 from domain.ports import Clock, Stream
 from services.projector.parameters import Parameters, parameters_of
 from services.projector.projector import Projector
-from services.projector.threads import in_thread
+from services.projector.threads import asking
 
-_READERS: Final = 2
+READERS: Final = 2
+"""Questions that run at once."""
 
 Answer = Callable[[Call, Parameters], Awaitable[Any]]
 """Returns what becomes the JSON body, or the whole answer (a `web.StreamResponse`)."""
@@ -35,7 +36,7 @@ class Desk:
 
     def __init__(self, projector: Projector, clock: Clock) -> None:
         self._projector, self.clock = projector, clock
-        self._reading = asyncio.Semaphore(_READERS)
+        self._reading = asyncio.Semaphore(READERS)
 
     @property
     def projector(self) -> Projector:
@@ -56,7 +57,7 @@ class Desk:
         """
         store = self.opened()
         async with self._reading:
-            return await in_thread(question, store, *args, **kwargs)
+            return await asking(question, store, *args, **kwargs)
 
     def opened(self) -> Store:
         """Return the store.

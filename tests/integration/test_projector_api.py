@@ -1,21 +1,25 @@
 """The read API over HTTP, on a real ClickHouse: what it answers, what it refuses, what it never shows."""
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Self
+from urllib.parse import quote
 
 import aiohttp
 import pytest
 
-from adapters.clickhouse.store import Store
+from adapters.clickhouse.store import Store, open_store
 from adapters.clock import SystemClock
 from adapters.http.server import HttpServer
 from domain.errors import StoreAwayError
 from domain.events import LendReturned, NodeHealthChanged
 from domain.subjects import EVENTS, LEDGER
+from services.projector import main
 from services.projector.api import Api
 from services.projector.health import Health
 from services.projector.projector import Projector
+from services.projector.routes import READERS, Desk
 from tests.support.facts import (
     HELPER,
     LINK,
@@ -45,9 +49,9 @@ class Client:
 
     def __init__(self, projector: Projector, bus: Bus) -> None:
         self.projector, self.bus = projector, bus
-        self._server = HttpServer(
-            Api(projector, Health(projector, "test"), SystemClock()).handle, connections_max=8, served_by="projector"
-        )
+        self._api = Api(projector, Health(projector, "test"), SystemClock())
+        self._desk = Desk(projector, SystemClock())
+        self._server = HttpServer(self._api.handle, connections_max=8, served_by="projector")
         self._http: aiohttp.ClientSession | None = None
         self._url = ""
 
@@ -60,6 +64,13 @@ class Client:
         assert self._http is not None
         await self._http.close()
         await self._server.stop()
+
+    def paths(self) -> tuple[str, ...]:
+        return self._api.routes.paths()
+
+    async def ask(self, statement: str) -> Any:
+        """Ask ClickHouse as an answer does."""
+        return await self._desk.ask(lambda store: store.query(statement))
 
     async def get(self, path: str, method: str = "GET", **params: Any) -> tuple[int, Any, dict[str, str]]:
         assert self._http is not None
@@ -403,3 +414,40 @@ async def test_a_run_goes_on_over_a_restart_of_the_projector(database: OpenStore
         {"seq": 1, "fold_id": 1},
         {"seq": 2, "fold_id": 1},
     ]
+
+
+ODD = ["\u0663", "9" * 5000, "0001-01-01", "e1.1.1-c9.9.9"]
+PARAMETERS = ["from", "time", "version", "limit", "after", "owner"]
+
+
+async def test_no_question_however_odd_is_answered_by_a_fault_of_ours(client: Client):
+    await filled(client, 1)
+    paths = [path for path in client.paths() if path not in {"/admin/v1/why/", "/v1/lending/events"}]
+    paths = [path for path in paths if "/telemetry/" not in path or path.endswith("/idle")]
+    asked = [(path, {name: odd}) for path in paths for name in PARAMETERS for odd in ODD]
+    asked += [
+        (f"/admin/v1/why/{kind}/{quote(odd, safe='')}", {}) for kind in ("request", "lease", "commit") for odd in ODD
+    ]
+    faults = []
+    for path, said in asked:
+        status, body, _ = await client.get(path, **said)
+        if status not in {200, 400, 404, 503}:
+            faults.append((path, said, body))
+    assert faults == []
+
+
+async def test_slow_questions_and_many_who_ask_how_it_is_hold_up_no_row(engine_dsn: str):
+    bus = Bus()
+    name = f"slow_{secrets.token_hex(4)}"
+    projector = a_projector(bus, lambda: open_store(engine_dsn, database=name, readers=main._CLIENTS))
+    async with running(projector), Client(projector, bus) as client:
+        await projector.tried.wait()
+        slow = "SELECT sleepEachRow(0.5) FROM numbers(8) SETTINGS max_block_size = 1"
+        questions = [asyncio.ensure_future(client.ask(slow)) for _ in range(READERS)]
+        health = [asyncio.ensure_future(client.get("/health")) for _ in range(6)]
+        await bus.tell(Teller("n1"), held(1))
+        await caught_up(projector, await bus.ends(), timeout_s=3)
+        assert not any(question.done() for question in questions)
+        assert {status for status, *_ in await asyncio.gather(*health)} == {200}
+        assert not any(question.done() for question in questions)
+        await asyncio.gather(*questions)

@@ -135,6 +135,8 @@ def test_a_moment_is_a_version_a_time_or_how_long_ago(text: str, expected: tuple
 def test_what_is_no_moment_is_refused_with_examples():
     with pytest.raises(BadMomentError, match=r"yesterday.*5 minutes ago"):
         moment_of("yesterday", 0)
+    with pytest.raises(BadMomentError, match="0001-01-01"):  # no clock of a machine with a zone can say it
+        moment_of("0001-01-01", 0)
     assert when(1_790_000_000_250_000_000) == "2026-09-21T14:13:20.250Z"
 
 
