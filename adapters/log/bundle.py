@@ -2,9 +2,9 @@
 
 The file is a zip archive: `manifest.json`, then the messages of LW_CONTROL, LW_EVENTS and LW_LEDGER in pieces, one JSON object a
 line, states to begin at, and the signed checkpoints. The manifest has the digest of every member, and is signed where a key is
-at hand. Every message has a checksum of its own, so that a changed byte is named by stream and sequence before any rule is
-run. Digests are for finding accidents; what proves that nobody changed history are the chain of digests, the MACs and the signed
-checkpoints, which the verification checks as on the live streams. The format is in docs/reference/log.md.
+at hand. Every message has a checksum of its own, so that in a member which is not as its digest says the changed message is named
+by stream and sequence. Digests are for finding accidents; what proves that nobody changed history are the chain of digests, the
+MACs and the signed checkpoints, which the verification checks as on the live streams. The format is in docs/reference/log.md.
 """
 
 import hashlib

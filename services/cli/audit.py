@@ -82,7 +82,7 @@ ALL: Final = Asked()
 async def audit(place: Here, waiting: Waiting, asked: Asked = ALL, source: Source | None = None) -> Report:
     """Return what a verification finds; without a source it reads the bus."""
     using = source or source_of(place, None, None)
-    kept, damaged = await asyncio.to_thread(_kept, place, using)
+    kept, wrong = await asyncio.to_thread(_kept, place, using)
     archived, silent = await _archived(using)
     kept += archived
     async with opened(using) as at:
@@ -96,10 +96,12 @@ async def audit(place: Here, waiting: Waiting, asked: Asked = ALL, source: Sourc
             progress=lambda reached, last: waiting(f"audit: commit {reached} of {last}"),
             ages=_ages() if using.kind == "stream" else NO_AGES,
         )
+        if at.copy is not None:  # only now: what was read for the verification is not read again
+            wrong = [*await asyncio.to_thread(_damaged, at.copy), *wrong]
         waiting("audit: comparing the feed")
         await check_feed(using, at, report, ranged=asked.begin is not None or asked.end is not None)
     report.software, report.cluster, report.source = version("leaseway"), using.cluster, using.told
-    report.differences[:0] = [*damaged, *_unsigned(kept, asked.fingerprint)]
+    report.differences[:0] = [*wrong, *_unsigned(kept, asked.fingerprint)]
     _say_unchecked(report, using, kept)
     report.unchecked += silent
     return report
@@ -145,21 +147,25 @@ def source_of(place: Here, against: Kind | None, copy: Path | None) -> Source:
 
 
 def _kept(place: Here, source: Source) -> tuple[list[Kept], list[Difference]]:
-    """Return the checkpoints that are kept beside what is read, and what of a copy is not as it was written."""
+    """Return the checkpoints that are kept beside what is read, and what is wrong with them or with a copy's signature."""
     if source.kind != "copy":
         try:
             return _book(place).read_all(), []
         except HistoryError as error:
             return [], [Difference(0, "checkpoint", str(error))]
     copy = bundle.load(Path(source.copy))
-    wrong = [
-        Difference(0, f"{stream} {seq}" if seq else stream, "is not as it was exported") for stream, seq in copy.damaged
-    ]
     try:
         copy.signed_by()
     except BadConfigError as error:
-        wrong.append(Difference(0, "copy", str(error)))
-    return copy.checkpoints, wrong
+        return copy.checkpoints, [Difference(0, "copy", str(error))]
+    return copy.checkpoints, []
+
+
+def _damaged(copy: bundle.Bundle) -> list[Difference]:
+    """Return what of a copy is not as it was written."""
+    return [
+        Difference(0, f"{stream} {seq}" if seq else stream, "is not as it was exported") for stream, seq in copy.damaged
+    ]
 
 
 def _book(place: Here) -> CheckpointBook:

@@ -62,6 +62,8 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
     """Finds stored states to begin in."""
     feed: Stream | None = None
     """The public feed of decisions, where there is one to compare."""
+    copy: Bundle | None = None
+    """The copy that is read, if it is one: it knows which of its pieces were read whole."""
 
 
 @asynccontextmanager
@@ -75,7 +77,7 @@ async def opened(source: Source) -> AsyncIterator[Opened]:
     async with AsyncExitStack() as stack:
         if source.kind == "copy":
             copy = load(Path(source.copy))
-            yield Opened(streams=copy.streams, find=_states_of(copy))
+            yield Opened(streams=copy.streams, find=_states_of(copy), copy=copy)
             return
         if source.kind == "archive":
             session = await stack.enter_async_context(

@@ -17,6 +17,8 @@ from domain.subjects import ledger_subject
 from services.cli.audit_source import Opened, Source, opened
 
 Progress = Callable[[int, int], None]
+_Found = tuple[Report, ProducerChains, set[str]]
+"""What verifying a part gave, and which pieces of a copy were read for it and found sound."""
 
 
 async def verified(
@@ -72,7 +74,7 @@ async def _in_processes(
     loop = asyncio.get_running_loop()
     maker = History(place.streams, source.reader())
     parts: list[Segment] = []
-    running: list[asyncio.Future[tuple[Report, ProducerChains]]] = []
+    running: list[asyncio.Future[_Found]] = []
     broken: Difference | None = None
     # a fresh interpreter each: nothing of this one's loop or sockets is shared
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
@@ -84,7 +86,10 @@ async def _in_processes(
             broken = difference(0, error)
         found: list[tuple[Report, ProducerChains]] = []
         for segment, result in zip(parts, running, strict=True):
-            found.append(await result)
+            report, chains, sound = await result
+            found.append((report, chains))
+            if place.copy is not None:
+                place.copy.sound |= sound
             progress(segment.part.last, planned.last)
     if not found:
         report, chains = Report(), ProducerChains()
@@ -97,11 +102,12 @@ async def _in_processes(
     return report, chains
 
 
-def _verify(source: Source, part: Part, fold_max: int) -> tuple[Report, ProducerChains]:
+def _verify(source: Source, part: Part, fold_max: int) -> _Found:
     """Verify one part in a process of its own."""
     return asyncio.run(_verify_part(source, part, fold_max))
 
 
-async def _verify_part(source: Source, part: Part, fold_max: int) -> tuple[Report, ProducerChains]:
+async def _verify_part(source: Source, part: Part, fold_max: int) -> _Found:
     async with opened(source) as place:
-        return await verify_part(History(place.streams, source.reader(), fold_max=fold_max), part)
+        report, chains = await verify_part(History(place.streams, source.reader(), fold_max=fold_max), part)
+        return report, chains, place.copy.sound if place.copy is not None else set()

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from adapters.keys import Credentials, Signer, new_nkey, save_credentials
-from adapters.log import bundle
+from adapters.log import bundle, bundle_writer
+from adapters.log.bundle_format import STREAMS
 from adapters.log.checkpoints import Kept, sign
 from adapters.log.copied import CopiedStream
 from adapters.log.history import History, Streams
@@ -149,6 +150,38 @@ async def test_processes_of_their_own_find_what_one_finds(lived: Lived, tmp_path
     for field in ("producers", "generation", "keys", "checkpoints", "checkpoints_met", "policies", "decisions"):
         assert getattr(found[1], field) == getattr(found[0], field), field
     assert found[1].checkpoints_met == 3
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_of_a_copy_only_what_was_not_read_for_deciding_is_looked_at_again(
+    lived: Lived, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+):
+    # given a copy in many pieces, of which only those of its later commits are decided again
+    monkeypatch.setattr(bundle_writer, "_PIECE", 20)
+    path = tmp_path / "copy.zip"
+    await bundle.export(lived.streams, CLUSTER, path, extra=bundle.Extra(states=sorted(lived.states.items())))
+    source = Source(kind="copy", cluster=CLUSTER, copy=str(path))
+    async with opened(source) as place:
+        copy = place.copy
+        assert copy is not None
+        asked = Part(first=lived.last // 2)
+        report = await verified(source, place, asked, workers=workers, fold_max=1000, progress=lambda _, __: None)
+        # then those need no second look, and the others get one
+        sound = set(copy.sound)
+        pieces = {each.name for each in copy.header.members if each.stream in STREAMS}
+        assert report.clean
+        assert 3 < len(sound & pieces) < len(pieces)
+        again: set[str] = set()
+        reading = copy.content
+
+        def watched(member: bundle.Member) -> bytes:
+            again.add(member.name)
+            return reading(member)
+
+        monkeypatch.setattr(copy, "content", watched)
+        assert copy.damaged == []
+        assert pieces - sound <= again
+        assert not sound & again
 
 
 def test_a_plan_of_nothing_is_a_plan():
