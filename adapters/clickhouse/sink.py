@@ -48,13 +48,15 @@ class Sink:
         self._store, self._tables, self._last_table, self._suffix = store, tables, last_table, suffix
         self._reached: dict[_Place, int] = {}
 
-    def reached(self, stream: str, epoch: int) -> int:
+    def reached(self, stream: str, epoch: int, *, noted: int = 0) -> int:
         """Return the sequence up to which every table holds `stream`, read from the tables; 0 at the beginning.
 
-        To be asked before the first `write` of a stream's epoch, since it tells what the tables hold beyond it.
+        To be asked before the first `write` of a stream's epoch, since it tells what the tables hold beyond it. `noted`: one
+        that was reached before; it only tells where to look first.
         """
         for table in self._tables:
-            self._reached[_Place(table, stream, epoch)] = self._highest(table, stream, epoch)
+            place = _Place(table, stream, epoch)
+            self._reached[place] = highest(self._store, table + self._suffix, stream, epoch, noted=noted)
         return self._reached[_Place(self._last_table, stream, epoch)]
 
     def write(self, stream: str, epoch: int, rows: Mapping[str, Block]) -> int:
@@ -76,13 +78,21 @@ class Sink:
             self._reached[place] = last
         return len(seqs) - held
 
-    def _highest(self, table: str, stream: str, epoch: int) -> int:
-        found = self._store.query(
-            f"SELECT seq FROM {table}{self._suffix} WHERE stream = {{stream:String}} AND epoch = {{epoch:UInt32}} "  # noqa: S608  # a table of ours
-            "ORDER BY stream DESC, epoch DESC, seq DESC LIMIT 1",
-            {"stream": stream, "epoch": epoch},
+
+def highest(store: Store, table: str, stream: str, epoch: int, *, noted: int = 0) -> int:
+    """Return the highest sequence of a stream's epoch in `table`, 0 if there is none; it is looked for from `noted` on first.
+
+    With a bound in the primary index one day's part is read, without one the end of every day's.
+    """
+    for from_seq in (noted, 0) if noted else (0,):
+        found = store.query(
+            f"SELECT seq FROM {table} PREWHERE stream = {{stream:String}} AND epoch = {{epoch:UInt32}} "  # noqa: S608  # a table of ours
+            "AND seq >= {from:UInt64} ORDER BY stream DESC, epoch DESC, seq DESC LIMIT 1",
+            {"stream": stream, "epoch": epoch, "from": from_seq},
         )
-        return int(found[0]["seq"]) if found else 0
+        if found:
+            return int(found[0]["seq"])
+    return 0
 
 
 _B = TypeVar("_B", bound=Block)

@@ -15,6 +15,7 @@ from urllib.parse import SplitResult, urlsplit
 from xml.sax.saxutils import escape
 
 from adapters.clickhouse.dialect import on_cluster
+from adapters.clickhouse.newest import Newest
 from domain.errors import BadConfigError, DataInUseError, StoreAwayError, StoreError
 
 DATABASE: Final = "leaseway"
@@ -35,6 +36,8 @@ class Store:
         """Where it is, without secrets."""
         self.cluster = cluster
         """Servers that hold the same tables; empty if there is one."""
+        self.newest = Newest()
+        """Where the newest rows of its tables were last seen."""
         self._writer = writer
         self._writing = threading.Lock()
         self._types: dict[str, Any] = {}

@@ -49,7 +49,7 @@ class Finder:
             position = await self._begin_epoch(stream.name, note.epoch + 1, 0, bounds)
         else:
             position = await self._go_on(stream, note, bounds)
-        await in_thread(self._sink.reached, stream.name, position.epoch)
+        await in_thread(self._sink.reached, stream.name, position.epoch, noted=position.after)
         return await self._past_what_is_gone(stream, position, bounds)
 
     async def note(self, stream: str, position: Position) -> None:
@@ -58,7 +58,7 @@ class Finder:
         await in_thread(self._notes.write, note, now_ns=self._clock.wall_us() * 1000)
 
     async def _go_on(self, stream: Stream, note: Note, bounds: Bounds) -> Position:
-        reached = await in_thread(self._sink.reached, stream.name, note.epoch)
+        reached = await in_thread(self._sink.reached, stream.name, note.epoch, noted=note.last_seq)
         after = max(note.last_seq, reached)
         kept = await self._common(stream, note.epoch, after, bounds)
         if kept < after:
