@@ -30,6 +30,7 @@ from domain.ports import StoredMessage, Stream
 from services.cli.what_if_arguments import Moment
 from services.simulator.whatif.chronicle import Chronicle, Decided, busy
 from services.simulator.whatif.recorded import Asked, Recorded, Step
+from services.simulator.whatif.report import moment
 
 _MOVED_US: Final = 1_000_000
 _BY_OWNER: Final = frozenset({"enqueued", "completed", "borrowed_completed", "drained"})
@@ -84,7 +85,7 @@ async def read(
     begin_us, end_us = _range(asked, facts, ledger, since, until)
     mine = [one for one in asked if begin_us <= one.at_us < end_us]
     if not mine:
-        raise BadConfigError("what-if: no request was served in that time")
+        raise BadConfigError(_nothing_asked(asked))
     over_us = max(end_us if until is not None else 0, *(one.ended_us for one in mine))
     history = History(streams, reader)
     history.begin_at(ledger.first)
@@ -187,6 +188,13 @@ def _range(
         if stretch.end_us >= begin_us:
             return stretch.begin_us, end_us
     return begin_us, end_us
+
+
+def _nothing_asked(asked: Sequence[Asked]) -> str:
+    if not asked:
+        return "history: holds no request that was served yet; what-if asks what other rules would have made of those"
+    first, last = (moment(edge(one.at_us for one in asked)) for edge in (min, max))
+    return f"history: no request was served in that time; those that are stored came from {first} to {last}"
 
 
 def _at(moment: Moment, facts: _Facts, ledger: _Ledger) -> int:

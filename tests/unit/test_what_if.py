@@ -22,8 +22,10 @@ from services.simulator.whatif.changes import Changes
 from services.simulator.whatif.figures import ALL, Figures
 from services.simulator.whatif.recorded import Recorded
 from services.simulator.whatif.redecide import redecide
-from services.simulator.whatif.report import rows, what_if_report
-from services.simulator.whatif.times import SCALED
+from services.simulator.whatif.report import decided, remarks, rows, what_if_report
+from services.simulator.whatif.times import GUESSED, SCALED, UNPRICED
+from services.simulator.whatif.words import told
+from tests.support.facts import plan, verdict
 from tests.support.history import CLUSTER, SECRET, START_NS
 from tests.support.stored_scenario import GAP_S, burst, stored, twice
 
@@ -172,6 +174,9 @@ def test_a_policy_of_the_model_shares_the_burst_too_and_decides_nothing_again(on
         assert theirs.figures[ALL].drain_s == pytest.approx(ours.figures[ALL].drain_s, rel=0.2)
         assert theirs.figures[ALL].drain_s != ours.figures[ALL].drain_s
     assert any(f"policy {policy} is run on by the simulator's model" in note for note in answer.notes)
+    assert next(decided(answer)).startswith(
+        f"Decided again by the product's own rules (policy {policy} is only run on): "
+    )
 
 
 @pytest.fixture(scope="module")
@@ -230,6 +235,33 @@ def test_runs_that_varied_are_drawn_several_times_and_those_that_did_not_once(on
     least_s, most_s = by_fits.drain_s
     assert by_fits.draws == 9
     assert least_s < by_fits.figures[ALL].drain_s < most_s
+
+
+def test_a_prediction_that_no_fit_stands_behind_does_not_pass_for_a_tested_one(one: Recorded):
+    answer = what_if(one, Changes())
+    assert not any("says little" in line for line in calibration(answer))
+    by_fits, by_times = (
+        msgspec.structs.replace(column, sources={UNPRICED: 2, GUESSED: 1, "its own fit": 1})
+        for column in answer.unchanged
+    )
+    first, second = calibration(msgspec.structs.replace(answer, unchanged=(by_fits, by_times)))
+    untested = (
+        "this says little of the fits: 75% of its service times were taken from what happened, since no fit priced them"
+    )
+    assert first.endswith(untested)
+    assert "says little" not in second
+
+
+def calibration(answer: Answer) -> list[str]:
+    return [remark for remark in remarks(answer) if remark.startswith("calibration")]
+
+
+def test_a_candidate_without_a_price_is_told_without_one():
+    unpriced = msgspec.structs.replace(verdict(), job_us=0, first_answer_us=20_000)
+    [_, line] = told(plan(unpriced), (), {})
+    assert "first answer" not in line
+    [_, line] = told(plan(verdict()), (), {})
+    assert "first answer" in line
 
 
 def test_the_report_shows_every_row_and_no_script(one: Recorded):
@@ -302,7 +334,10 @@ def test_a_name_that_there_is_not_is_said_with_those_that_there_are(one: Recorde
     ("since", "said"),
     [
         (Moment(version=10**6), "version 1000000 is not in the ledger's newest generation, which has 1 to"),
-        (Moment(at_us=START_NS // 1000 + 10**10), "no request was served in that time"),
+        (
+            Moment(at_us=START_NS // 1000 + 10**10),
+            r"no request was served in that time; those that are stored came from 2026-.+Z to 2026-.+Z",
+        ),
     ],
 )
 def test_a_time_that_history_does_not_hold_is_said(history: Streams, since: Moment, said: str):

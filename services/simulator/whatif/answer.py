@@ -49,6 +49,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     unchanged: tuple[Column, ...]
     changed: tuple[Column, ...]
     notes: tuple[str, ...]
+    policy: str = ""
+    """Of the simulator's model, which the changed run on goes by; empty for the product's own rules."""
 
     def error(self, column: Column) -> float:
         """Return the relative error of a drain that is predicted for what happened; above 0 it is predicted too long."""
@@ -79,6 +81,7 @@ def what_if(recorded: Recorded, changes: Changes, *, draws: int = DRAWS, step: S
         unchanged=unchanged,
         changed=() if changes.nothing else tuple(_columns(recorded, changes, draws, step)),
         notes=tuple(_notes(recorded, changes, strange)),
+        policy=changes.policy,
     )
 
 

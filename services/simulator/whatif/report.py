@@ -9,6 +9,7 @@ from services.simulator.report import page
 from services.simulator.whatif.answer import RECORDED, Answer, Column
 from services.simulator.whatif.figures import ALL, Figures
 from services.simulator.whatif.redecide import Count
+from services.simulator.whatif.times import GUESSED, UNPRICED
 
 HEADINGS: Final = ("", "", "requests", "drain s", "longest backlog s", "mean s", "p99 s", "loading s", "lent")
 COUNTED: Final = ("", "", "then", "now")
@@ -38,7 +39,8 @@ def decided(answer: Answer) -> Iterator[str]:
     """Yield how the decisions differ, down to the first difference."""
     again = answer.redecided
     differ = f"{again.differing} differ" if again.differing else "none differs"
-    yield f"Decided again: {again.commits} commits, {differ}."
+    rules = f" by the product's own rules (policy {answer.policy} is only run on)" if answer.policy else ""
+    yield f"Decided again{rules}: {again.commits} commits, {differ}."
     if again.first is None:
         return
     yield f"First at version {again.first.version}, {moment(again.first.at_us)}:"
@@ -88,7 +90,7 @@ def remarks(answer: Answer) -> Iterator[str]:
         )
         yield (
             f"calibration {_GROUNDS[column.ground]}: as it was, the predicted drain of all is {answer.error(column):+.1%} "
-            f"from what happened{spread}"
+            f"from what happened{spread}{_untested(column)}"
         )
     for what, columns in (("as it was", answer.unchanged), ("changed", answer.changed)):
         for column in columns:
@@ -96,6 +98,15 @@ def remarks(answer: Answer) -> Iterator[str]:
             if column.refused:
                 yield f"{what}, {_GROUNDS[column.ground]}: {column.refused} requests were refused"
     yield from answer.notes
+
+
+def _untested(column: Column) -> str:
+    """Return what the error of a prediction does not say, where it knew what happened though it should not."""
+    known = column.sources.get(UNPRICED, 0) + column.sources.get(GUESSED, 0)
+    if column.ground == RECORDED or not known:
+        return ""
+    share = f"{known / sum(column.sources.values()):.0%} of its service times"
+    return f"; this says little of the fits: {share} were taken from what happened, since no fit priced them"
 
 
 def sentence(answer: Answer) -> str:

@@ -58,7 +58,7 @@ def _verdict(verdict: Verdict) -> str:
     what = " ".join(filter(None, (verdict.outcome, verdict.code)))
     slots = f", {verdict.slots} slot{'' if verdict.slots == 1 else 's'}" if verdict.slots else ""
     gain = f", saves {_s(verdict.gain_us)} of waiting" if verdict.gain_us else ""
-    answer = f", first answer in {_s(verdict.first_answer_us)}" if verdict.first_answer_us else ""
+    answer = f", first answer in {_s(verdict.first_answer_us)}" if verdict.first_answer_us and verdict.job_us else ""
     return f"{verdict.helper}: {what}{slots}{gain}{answer}"
 
 
