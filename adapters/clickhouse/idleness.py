@@ -4,12 +4,14 @@ from typing import Final
 
 import msgspec
 
-from adapters.clickhouse.pages import Row
+from adapters.clickhouse.pages import BadQueryError, Row
 from adapters.clickhouse.store import Store
 from adapters.clickhouse.telemetry import BELIEVED, IN_ROWS, Window
 
 _LOOK_BACK_S: Final = 86_400
 """A request that started longer than this before the window, and has not ended, is not seen."""
+FACTS_MAX: Final = 200_000
+"""Of each kind that one answer is made from."""
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,10 +29,16 @@ def seen(store: Store, window: Window) -> Seen:
     """Return what is known.
 
     Raises:
+        BadQueryError: there is more than one answer is made from; with a part of it somebody would be called idle who was not.
         StoreError: ClickHouse refused a query, found it too heavy, or is not there.
     """
-    said = window.parameters() | {"back": max(0, window.since_s - _LOOK_BACK_S)}
-    return Seen(models=store.query(_MODELS, said), words=store.query(_WORDS, said), served=store.query(_SERVED, said))
+    back = max(0, window.since_s - _LOOK_BACK_S)
+    said = window.parameters() | {"back": back, "most": FACTS_MAX + 1}
+    models, words, served = (store.query(statement, said) for statement in (_MODELS, _WORDS, _SERVED))
+    if max(len(models), len(words), len(served)) > FACTS_MAX:
+        rule = f"must leave no more than {FACTS_MAX} requests or words of health in the window, or one node be asked for"
+        raise BadQueryError("from", f"from: {rule}, got {window.since_s}")
+    return Seen(models=models, words=words, served=served)
 
 
 _OF_NODE: Final = "{node:String} IN ('', node)"
@@ -85,4 +93,4 @@ SELECT node, model, from_ns, to_ns FROM (
 WHERE {_OF_NODE} AND {_OF_MODEL} AND from_ns < toUInt64({{until:UInt32}}) * 1000000000
   AND (to_ns = 0 OR to_ns > toUInt64({{since:UInt32}}) * 1000000000)
 ORDER BY node, model, from_ns
-LIMIT 200000"""  # noqa: S608  # names of ours
+LIMIT {{most:UInt32}}"""  # noqa: S608  # names of ours

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from adapters.clickhouse import telemetry
+from adapters.clickhouse import idleness, telemetry
 from adapters.clickhouse.store import Store
 from adapters.clock import SystemClock
 from domain.events import (
@@ -16,6 +16,7 @@ from domain.events import (
     LendReturned,
     Loaded,
     NodeHealthChanged,
+    OwnerPlanned,
     Registered,
     Restored,
     Started,
@@ -202,6 +203,19 @@ async def test_a_node_is_idle_only_while_it_was_known_to_be_well_and_served_noth
     assert [round(row["served_us"] / 1e6) for row in rows if row["node"] == "n1"] == [0, 20, 40, 0, 0, 0, 0, 0, 40, 60]
 
 
+async def test_nobody_is_called_idle_by_a_part_of_what_is_known(scene: Scene, monkeypatch: pytest.MonkeyPatch):
+    await scene.at(-60).n1_says(registered(MODEL))
+    await scene.at(70).n1_says(ended(1, service_us=5_000_000), ended(2, service_us=5_000_000))
+    await scene.at(80).n2_says(registered(OTHER))
+    await caught_up(scene.client.projector, await scene.client.bus.ends())
+    window: dict[str, Any] = {"from": BEGIN_S, "to": BEGIN_S + 600}
+    monkeypatch.setattr(idleness, "FACTS_MAX", 2)
+    assert (await scene.client.get("/admin/v1/telemetry/idle", **window))[0] == 200
+    monkeypatch.setattr(idleness, "FACTS_MAX", 1)
+    status, body, _ = await scene.client.get("/admin/v1/telemetry/idle", **window)
+    assert (status, body["error"]["param"]) == (400, "from")
+
+
 async def test_savings_are_the_predicted_backlog_of_the_owner_alone_against_what_was_measured(scene: Scene):
     """At second 10 the owner has three requests and 100 s to go alone; with the helper the last of them ends 40 s later."""
     big = msgspec.structs.replace(
@@ -228,6 +242,46 @@ async def test_savings_are_the_predicted_backlog_of_the_owner_alone_against_what
     }
     assert round(row["measured_us"] / 1e6) == 40
     assert row["saved_us"] == row["home_us"] - row["measured_us"]
+
+
+async def test_a_backlog_that_lasts_over_several_steps_is_saved_once(scene: Scene):
+    """Its greatest plan is in the second minute; one before it and one after it see parts of the same backlog."""
+
+    def seen(held: int, drain_s: int) -> OwnerPlanned:
+        said = plan(verdict())
+        return msgspec.structs.replace(
+            said, held=held, in_engine=0, out=0, drain_us=drain_s * 1_000_000, lent_drain_us=drain_s * 500_000
+        )
+
+    await scene.at(50).client.bus.commit(seen(1, 30))
+    await scene.at(70).client.bus.commit(seen(3, 100))
+    await scene.at(115).n1_says(ended(1, wait_us=40_000_000, service_us=26_000_000))
+    await scene.at(118).n1_says(ended(2, helper="n2", wait_us=60_000_000, service_us=1_000_000))
+    await scene.at(125).client.bus.commit(seen(1, 20))
+    await scene.at(140).n1_says(ended(3, wait_us=60_000_000, service_us=24_000_000))
+    await scene.at(400).client.bus.commit(seen(1, 20))
+    await scene.at(410).n1_says(ended(4, wait_us=10_000_000, service_us=1_000_000))
+    rows = await scene.asked("savings")
+    told = [(row["t"], row["saved_us"] is not None, (row["counted_in"] - BEGIN_S) // 60) for row in rows]
+    assert told == [(0, False, 1), (1, True, 1), (2, False, 1), (6, True, 6)]
+    assert sum(round((row["saved_us"] or 0) / 1e6) for row in rows) == (100 - 70) + (20 - 10)
+
+
+async def test_what_was_predicted_of_one_request_stands_beside_what_it_took(scene: Scene):
+    said = msgspec.structs.replace(
+        plan(verdict()),
+        held=2,
+        in_engine=0,
+        out=0,
+        owner_job_us=5_000_000,
+        drain_us=10_000_000,
+        lent_drain_us=5_000_000,
+    )
+    await scene.at(10).client.bus.commit(said)
+    await scene.at(20).n1_says(ended(1, wait_us=12_000_000, service_us=1_000_000))
+    await scene.at(21).n1_says(ended(2, helper="n2", wait_us=12_000_000, service_us=9_000_000))
+    [row] = await scene.asked("savings")
+    assert (row["home_job_us"], row["owner_service_us"]) == (5_000_000, 1_000_000)
 
 
 async def test_a_window_that_breaks_a_rule_is_refused_by_its_name(scene: Scene):
