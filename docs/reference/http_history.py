@@ -43,8 +43,9 @@ the window, or where rows are gone, it is made from counts by minute (`minutes`)
 and have no quantiles.
 
 A backlog that lasts over several steps is saved once: `saved_us` is null where `counted_in` names another step, so that it may be
-added up. It is measured against what a plan recorded: where `home_job_us` (of one request, predicted) and `owner_service_us` (measured)
-differ much, so does `home_us` from what the owner would have needed. `idle` refuses a window of which it could see a part only.
+added up. It is measured against what a plan recorded: where `home_job_us` (of one request, predicted) and `owner_service_us`
+(measured) differ much, so does `home_us` from what the owner would have needed. `idle` refuses a window of which it could see a
+part only.
 
 """
 REST = """\
@@ -102,7 +103,10 @@ def _columns(question: str) -> str:
     if question == "idle":
         return "node, model, state (busy, idle, unknown), served_us"
     if question == "savings":
-        return "owner, model, backlog, home_us, planned_us, measured_us, saved_us, saved_share, ended, ended_at_helpers, home_job_us, owner_service_us, counted_in"
+        backlog = (
+            "owner, model, backlog, home_us, planned_us, measured_us, saved_us, saved_share, ended, ended_at_helpers"
+        )
+        return f"{backlog}, home_job_us, owner_service_us, counted_in"
     text = re.sub(
         r"\{quantiles:(\w+)_us\}",
         r", AS \1_p50_us, AS \1_p95_us, AS \1_p99_us, AS \1_max_us",
