@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 import msgspec
@@ -241,7 +242,7 @@ def stored_commit(message: StoredMessage) -> Commit:
     """
     try:
         stored = decode_commit(message.body)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ChainBrokenError(f"ledger message {message.seq}: not a commit: {error}") from None
     if stored.version != message.seq:
         raise ChainBrokenError(f"ledger message {message.seq}: holds version {stored.version}")
@@ -278,7 +279,7 @@ async def first_of_generation(ledger: Stream, head: Commit) -> Commit:
     while low < high:
         middle = (low + high) // 2
         message = await ledger.get(middle)
-        if message is None or stored_commit(message).generation != head.generation:
+        if message is None or not _is_of(message, head.generation):
             low = middle + 1
         else:
             high = middle
@@ -286,6 +287,14 @@ async def first_of_generation(ledger: Stream, head: Commit) -> Commit:
     if message is not None:
         first = stored_commit(message)
     return first
+
+
+def _is_of(message: StoredMessage, generation: Generation) -> bool:
+    """Tell whether a message holds a commit of that generation; what is no commit may stand in an older one, or be found out."""
+    try:
+        return stored_commit(message).generation == generation
+    except ChainBrokenError:
+        return False
 
 
 def check_witness(witnessed: Witnessed | None, head: Commit | None, *, who: str = "the data directory") -> None:
@@ -318,10 +327,10 @@ async def begin_generation(streams: Streams, generation: Generation, reason: str
     stored is removed.
 
     Raises:
-        HistoryError: the ledger's last message is no commit.
+        HistoryError: the ledger holds no commit, though it holds something.
         WrongLastSequenceError: a master committed meanwhile: history is not in doubt for it.
     """
-    head = await last_commit(streams.ledger)
+    head = await _newest_readable(streams.ledger)
     control = await streams.control.bounds()
     first = genesis(
         head, generation, reason, events_first=await _whole_from(streams.events), control_first=max(1, control.first)
@@ -333,6 +342,19 @@ async def begin_generation(streams: Streams, generation: Generation, reason: str
         expected_last=first.version - 1,
     )
     return first
+
+
+async def _newest_readable(ledger: Stream) -> Commit | None:
+    """Return the newest message that is a commit, under the ledger's last version: what is in doubt may be none at all."""
+    message = await ledger.last()
+    if message is None:
+        return None
+    for seq in range(message.seq, (await ledger.bounds()).first - 1, -1):
+        found = message if seq == message.seq else await ledger.get(seq)
+        with suppress(ChainBrokenError):
+            if found is not None:
+                return msgspec.structs.replace(stored_commit(found), version=message.seq)
+    raise HistoryError(f"{ledger.name}: holds messages, and no commit among them")
 
 
 async def _whole_from(stream: Stream) -> int:

@@ -31,7 +31,7 @@ from services.master.following import Following
 from services.master.observer import LOOK_EVERY_S
 from services.master.outbox import Outbox
 from services.master.parts import Deposed, Parts, first_cause, is_long, pour
-from services.master.trust import Missing, is_shown, say_safe_mode, trusted_head
+from services.master.trust import Missing, is_shown, renewed, say_safe_mode, trusted_head
 
 __all__ = ["Deposed", "MasterLoop", "Parts"]
 LOG = logging.getLogger("leaseway.master")
@@ -121,14 +121,13 @@ class MasterLoop:
         self.mode, self.doubt = "safe_mode", doubt
         self.ready.set()
         LOG.error("safe_mode", extra={"doubt": doubt, "version": self.history.position.version})
-        await say_safe_mode(self.parts, doubt, self._loaded)
         doubted = max(self._loaded, self.history.position.generation)
-        generation = doubted
-        while generation <= doubted:
+        generation, said = Generation(""), False
+        while not generation:
+            said = said or await say_safe_mode(self.parts, doubt, self._loaded)
             await asyncio.sleep(SAFE_LOOK_EVERY_S)
             with suppress(BusError, HistoryError):
-                head = await last_commit(self.parts.streams.ledger)
-                generation = head.generation if head is not None else doubted
+                generation = await renewed(self.parts.streams.ledger, doubted)
         LOG.warning("safe_mode_left", extra={"doubt": doubt, "generation": generation})
         self.doubt = ""
 

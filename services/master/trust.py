@@ -9,6 +9,7 @@ import msgspec
 
 from adapters.log.checkpoints import Kept
 from adapters.log.feed import Feed
+from adapters.log.generations import safe_mode_left
 from adapters.log.history import check_witness, first_of_generation, last_commit
 from adapters.log.scan import scan
 from adapters.log.tail import check_inputs
@@ -47,6 +48,7 @@ async def trusted_head(parts: Parts, note_head: Callable[[Commit | None], None])
     check_witness(fed, head, who="the feed")
     check_witness(archived, head, who="ClickHouse")
     signed = await _signed(parts, head)
+    await _check_renewed(parts, head, [each.generation for each in (kept, fed, archived) if each is not None])
     await check_inputs(parts.streams, head)
     if head is not None:
         rules_of(head)
@@ -63,6 +65,37 @@ async def _signed(parts: Parts, head: Commit | None) -> list[Kept]:
         at = f"is of generation {head.generation}" if head is not None else "is empty"
         raise HistoryError(f"ledger: it {at}, but a checkpoint of the data directory was signed in generation {newest}")
     return await parts.checkpoints.of(newest) if head is not None and newest == head.generation else []
+
+
+async def _check_renewed(parts: Parts, head: Commit | None, seen: list[Generation]) -> None:
+    """Check that a generation after one that was seen begins with an operator's word.
+
+    A master that has seen nothing begins a history by itself where the ledger is empty; whoever has seen another one must not
+    take that for its successor.
+    """
+    book = parts.checkpoints.book.generations() if parts.checkpoints is not None else []
+    newest = max([*seen, *book], default=Generation(""))
+    if head is None or head.generation <= newest or await renewed(parts.streams.ledger, newest):
+        return
+    if newest:
+        raise HistoryError(
+            f"ledger: generation {head.generation} begins without an operator's word, though generation {newest} was seen"
+        )
+
+
+async def renewed(ledger: Stream, doubted: Generation) -> Generation:
+    """Return the generation that an operator has begun after `doubted`; empty if there is none.
+
+    Raises:
+        HistoryError: the ledger's last message is no commit.
+    """
+    head = await last_commit(ledger)
+    if head is None or head.generation <= doubted:
+        return Generation("")
+    first = await first_of_generation(ledger, head)
+    # the word that began a later one may be dropped for its age
+    by_itself = first.version == 1 and safe_mode_left(first) is None
+    return Generation("") if by_itself else head.generation
 
 
 async def _fed(parts: Parts) -> Witnessed | None:
@@ -132,10 +165,12 @@ async def _has_seen_commits(parts: Parts) -> bool:
         return True  # it has seen something, though nobody can read what
 
 
-async def say_safe_mode(parts: Parts, doubt: str, generation: Generation) -> None:
-    """Store `safe_mode.entered` in the feed, signed, for whoever listens; a feed that does not take it is only logged."""
+async def say_safe_mode(parts: Parts, doubt: str, generation: Generation) -> bool:
+    """Store `safe_mode.entered` in the feed, signed, for whoever listens; tell whether the feed has it."""
     try:
         async with asyncio.timeout(SAY_S):
             await parts.feed.alarm(SafeModeEntered(reason=doubt[:REASON_CHARS_MAX]), generation)
     except (BusError, HistoryError, TimeoutError) as error:
         LOG.warning("safe_mode_not_said", extra={"error": str(error) or "no answer"})
+        return False
+    return True

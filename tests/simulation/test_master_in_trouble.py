@@ -1,171 +1,29 @@
 """A master over streams in memory, hours in no time: what goes wrong beside the decisions does not stop them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import msgspec
 import pytest
 
-from adapters.keys import Signer, new_nkey
-from adapters.log.feed import Feed, order_of
+from adapters.log.feed import order_of
 from adapters.log.history import Streams
-from adapters.log.ledger import Ledger
-from adapters.log.reader import Reader
-from adapters.log.snapshots import Snapshots
-from adapters.log.verify import verify
 from adapters.memory.stream import MemoryStream
 from domain.events import (
     Due,
     HeartbeatMissed,
     HeartbeatSeen,
-    Input,
     LeaseGranted,
     OwnerPlanned,
     RequestOrphaned,
     Witness,
-    codec,
 )
-from domain.events.commit import Commit, decode_commit
-from domain.ids import Generation, Incarnation, NodeId
-from domain.ports import Clock, StoredMessage, Witnessed
-from domain.subjects import heartbeat_subject, ledger_subject
+from domain.events.commit import decode_commit
+from domain.ids import Generation, NodeId
+from domain.ports import StoredMessage
 from services.master.http import describe
-from services.master.loop import MasterLoop, Parts
-from services.master.observer import Observer
-from tests.support.history import CLUSTER, SECRET, Recorder, finished, held, link, registered, started
-from tests.support.virtual_loop import pass_time, run_virtually
-
-
-class Air:
-    """What heartbeats go through, for the masters of one test."""
-
-    def __init__(self) -> None:
-        self.connected = True
-        self._ears: list[asyncio.Queue[str]] = []
-
-    def beat(self, subject: str) -> None:
-        if self.connected:
-            for ear in self._ears:
-                ear.put_nowait(subject)
-
-    async def beats(self, subject: str) -> AsyncIterator[str]:
-        del subject
-        ear: asyncio.Queue[str] = asyncio.Queue()
-        self._ears.append(ear)
-        while True:
-            yield await ear.get()
-
-
-class Book:
-    """A witness book that may fail as a disk does."""
-
-    def __init__(self) -> None:
-        self.kept: Witnessed | None = None
-        self.broken = False
-
-    async def read(self) -> Witnessed | None:
-        return self.kept
-
-    async def write(self, witnessed: Witnessed) -> None:
-        if self.broken:
-            raise OSError(28, "No space left on device")
-        self.kept = witnessed
-
-
-SEED = new_nkey()[0]
-
-
-class Scene:
-    """Streams, a node that says things, and masters."""
-
-    def __init__(self, clock: Clock) -> None:
-        self.clock, self.air, self.book = clock, Air(), Book()
-        self.events, self.control, self.ledger, self.feed, self.snap = (
-            MemoryStream(name, clock) for name in ("LW_EVENTS", "LW_CONTROL", "LW_LEDGER", "LW_DECISIONS", "LW_SNAP")
-        )
-        self.recorder = Recorder()
-        self.streams = Streams(self.events, self.control, self.ledger)
-        self._tasks: list[asyncio.Task[None]] = []
-        self._masters = 0
-
-    def master(self) -> MasterLoop:
-        self._masters += 1
-        number, air = self._masters, self.air
-        observer = Observer(air, self.events, CLUSTER, SECRET, Incarnation(f"master{number}"), self.clock)  # type: ignore[arg-type]
-        parts = Parts(
-            streams=self.streams,
-            ledger=Ledger(self.ledger, ledger_subject(CLUSTER)),
-            feed=Feed(self.feed, cluster=CLUSTER, signer=Signer(SEED), clock=self.clock),
-            snapshots=Snapshots(self.snap, cluster=CLUSTER),
-            witness=self.book,
-            reader=Reader(CLUSTER, SECRET),
-            observer=observer,
-            clock=self.clock,
-            new_generation=Generation("00010000"),
-        )
-        loop = MasterLoop(parts)
-        self._tasks += [asyncio.create_task(loop.run()), asyncio.create_task(observer.listen())]
-        return loop
-
-    async def stop(self) -> None:
-        """Stop every master."""
-        for task in self._tasks:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
-        self._tasks = []
-
-    async def beat(self, *names: str, seconds: float) -> None:
-        """Let time pass, with heartbeats of some nodes."""
-        for _ in range(int(seconds * 2)):
-            for name in names:
-                self.air.beat(heartbeat_subject(CLUSTER, NodeId(name)))
-            await pass_time(0.5)
-
-    async def say(self, node: str, *facts: Input) -> None:
-        for fact in facts:
-            stored = self.recorder.state(node, fact)  # type: ignore[arg-type]
-            await self.events.publish(stored.subject, stored.body)
-
-    async def begin(self) -> None:
-        await self.say("a", registered(), finished("req_fit"))
-        await self.say("b", registered())
-        stored = self.recorder.decree(link("a", "b"))
-        await self.control.publish(stored.subject, stored.body)
-
-    async def burst(self, name: str, count: int = 8) -> None:
-        await self.say("a", started(f"req_{name}s"), *(held(f"req_{name}{i}", i + 1) for i in range(count)))
-
-    async def commits(self) -> list[Commit]:
-        return [decode_commit(message.body) for message in await messages(self.ledger)]
-
-    async def said(self, kind: type) -> list[Input]:
-        """Return the observations of a kind."""
-        facts = [codec.decode_input(codec.decode_envelope(m.body).data) for m in await messages(self.events)]
-        return [fact for fact in facts if isinstance(fact, kind)]
-
-    async def clean(self) -> bool:
-        return (await verify(self.streams, Reader(CLUSTER, SECRET))).clean
-
-
-async def messages(stream: MemoryStream) -> list[StoredMessage]:
-    bounds, found = await stream.bounds(), list[StoredMessage]()
-    if bounds.last >= bounds.first:
-        async for batch in stream.read(after=bounds.first - 1, until=bounds.last):
-            found += batch
-    return found
-
-
-def play(scenario: Callable[[Scene], Awaitable[None]]) -> None:
-    async def staged(clock: Clock) -> None:
-        scene = Scene(clock)
-        try:
-            await scenario(scene)
-        finally:
-            await scene.stop()
-
-    run_virtually(staged)
+from tests.support.history import finished, held, registered, started
+from tests.support.scene import Scene, messages, play
 
 
 def test_decisions_go_on_while_the_feed_refuses_and_reach_it_in_order_afterwards():
