@@ -139,7 +139,10 @@ _ENGINES: Final = (
 _FACTS: Final = (
     Metric("leaseway_facts_total", "counter", "facts", (), _NODE, "Facts that this node stated."),
     Metric("leaseway_facts_ok", "gauge", "", (), _NODE, "1 while facts are acknowledged; at 0 nothing is lent."),
-    Metric("leaseway_spool_bytes", "gauge", "bytes", (), _NODE, "Facts on disk that the bus has not acknowledged."),
+    Metric(
+        "leaseway_spool_bytes", "gauge", "bytes", (), _NODE,
+        "Facts on disk: those that the bus has not acknowledged, and up to 8 MiB of those that it has.",
+    ),
     Metric(
         "leaseway_publish_seconds", "histogram", "seconds", (), _NODE,
         "From the first sending of a fact to its acknowledgement.", STEP_S,
