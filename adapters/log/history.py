@@ -330,7 +330,7 @@ async def begin_generation(streams: Streams, generation: Generation, reason: str
         HistoryError: the ledger holds no commit, though it holds something.
         WrongLastSequenceError: a master committed meanwhile: history is not in doubt for it.
     """
-    head = await _newest_readable(streams.ledger)
+    head = await newest_readable(streams.ledger)
     control = await streams.control.bounds()
     first = genesis(
         head, generation, reason, events_first=await _whole_from(streams.events), control_first=max(1, control.first)
@@ -344,7 +344,7 @@ async def begin_generation(streams: Streams, generation: Generation, reason: str
     return first
 
 
-async def _newest_readable(ledger: Stream) -> Commit | None:
+async def newest_readable(ledger: Stream) -> Commit | None:
     """Return the newest message that is a commit, under the ledger's last version: what is in doubt may be none at all."""
     message = await ledger.last()
     if message is None:

@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator, Collection, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final, Literal
 
@@ -11,7 +12,9 @@ import msgspec
 
 from adapters.clock import new_generation
 from adapters.keys import load_credentials
-from adapters.log.history import Streams, begin_generation, last_commit
+from adapters.log.checkpoints import CheckpointBook
+from adapters.log.feed import order_of
+from adapters.log.history import Streams, begin_generation, newest_readable
 from adapters.log.witness import FileWitnessBook
 from adapters.nats.connection import connect
 from adapters.nats.control import ControlDesk
@@ -23,8 +26,9 @@ from domain.control.settings import parse_values
 from domain.errors import HistoryError, HistoryLostError
 from domain.events.commit import Commit
 from domain.events.control import SettingStated
-from domain.ids import NodeId
-from domain.subjects import CONTROL, EVENTS, LEDGER, ledger_subject
+from domain.ids import Generation, NodeId
+from domain.ports import Stream
+from domain.subjects import CONTROL, DECISIONS, EVENTS, LEDGER, ledger_subject
 from services.config import Config, preflight_file
 from services.data_directory import Endpoints
 from services.standalone.bus import BusChild
@@ -34,6 +38,7 @@ GATEWAY: Final = "main"
 """Id of the one gateway of a standalone cluster."""
 REPLICAS: Final = 3
 _STOP_S: Final = 10.0
+_COUNTED: Final = re.compile(r"[0-9a-f]{4}")
 
 
 async def provision_all(config: Config, endpoints: Endpoints, *, from_file: bool) -> Provisioned:
@@ -61,7 +66,7 @@ async def provision_bus(
         LeasewayError: the bus cannot be reached, or is not what it must be.
     """
     durability: Literal["strict", "relaxed"] = "relaxed" if config.bus.durability == "relaxed" else "strict"
-    witnessed = await FileWitnessBook(checkpoint(config.data)).read() is not None
+    witnessed = await _is_witness(config.data)
     try:
         done = await provision(
             config.data,
@@ -82,6 +87,16 @@ async def provision_bus(
     require_sound(report)
     await asyncio.to_thread(_state, config, url, done, from_file=from_file)
     return done
+
+
+async def _is_witness(data: Path) -> bool:
+    """Tell whether a data directory has seen any commit; what it has seen may be unreadable, and the master then says so."""
+    if CheckpointBook(data / "checkpoints").generations():
+        return True
+    try:
+        return await FileWitnessBook(checkpoint(data)).read() is not None
+    except HistoryError:
+        return True
 
 
 def make_keys(config: Config, nodes: Mapping[str, str], gateways: Mapping[str, str]) -> Roster:
@@ -129,13 +144,43 @@ async def renew(config: Config, url: str, reason: str, *, from_file: bool) -> Co
     bus = await connect(url, load_credentials(config.data / "keys" / "master.json"), name="provision")
     try:
         streams = Streams(bus.stream(EVENTS), bus.stream(CONTROL), bus.stream(LEDGER))
-        head, seen = await last_commit(streams.ledger), await FileWitnessBook(checkpoint(config.data)).read()
-        known = [each.generation for each in (head, seen) if each is not None]
-        count = max((int(generation[:4], 16) for generation in known), default=0) + 1
+        known = [*await _generations_known(config.data), await _newest_fed(bus.stream(DECISIONS))]
+        head = await newest_readable(streams.ledger)
+        known.append(head.generation if head is not None else Generation(""))
+        count = max(map(_count_of, known)) + 1
         subject = ledger_subject(config.cluster.name)
         return await begin_generation(streams, new_generation(count), reason, publish_to=subject)
     finally:
         await bus.close()
+
+
+def _count_of(generation: Generation) -> int:
+    """Return which history a generation names, from its first 4 hex digits; 0 if it names none."""
+    return int(generation[:4], 16) if _COUNTED.match(generation) else 0
+
+
+async def _generations_known(data: Path) -> list[Generation]:
+    """Return the generations of which a data directory has seen anything; a witness that cannot be read is put aside.
+
+    It would hold a master in safe mode for ever, whatever generation begins.
+    """
+    known = CheckpointBook(data / "checkpoints").generations()
+    try:
+        seen = await FileWitnessBook(checkpoint(data)).read()
+    except HistoryError as error:
+        aside = checkpoint(data).with_suffix(".unreadable")
+        checkpoint(data).replace(aside)
+        _LOG.warning("witness_put_aside", extra={"file": str(aside), "error": str(error)})
+        return known
+    return [*known, seen.generation] if seen is not None else known
+
+
+async def _newest_fed(feed: Stream) -> Generation:
+    """Return the generation of the newest decision that was published; empty if there is none."""
+    last = await feed.last()
+    with suppress(HistoryError):
+        return Generation(order_of(last.headers)[0]) if last is not None else Generation("")
+    return Generation("")
 
 
 @asynccontextmanager
