@@ -58,6 +58,8 @@ __all__ = [
     "load",
 ]
 _BROKEN: Final = (zipfile.BadZipFile, zlib.error, EOFError, OSError, KeyError, NotImplementedError, RuntimeError)
+_UNTOLD: Final = Held(first=1, last=0, count=0)
+"""What is taken of a stream of which the manifest says nothing."""
 
 
 class Bundle:
@@ -72,7 +74,7 @@ class Bundle:
 
     def _stream(self, name: str) -> PiecedStream:
         members = [member for member in self.header.members if member.stream == name]
-        held = self.header.streams.get(name, Held(first=1, last=0, count=0))
+        held = self.header.streams.get(name, _UNTOLD)
         pieces = [Piece(member.first, _Loading(self, member)) for member in members]
         return PiecedStream(name, pieces, Bounds(held.first, held.last, 0))
 
@@ -120,15 +122,18 @@ class Bundle:
         yield from sorted(name for name, count in Counter(told).items() if count > 1)
         yield from (each.name for each in self.header.members if each.stream not in {*STREAMS, "states", "checkpoints"})
         for name in STREAMS:
-            held = self.header.streams.get(name)
-            following = held.first if held is not None else 1
+            held = self.header.streams.get(name, _UNTOLD)
+            following, after_hole = held.first, {first: last + 1 for first, last in held.missing}
+            gone = sum(last - first + 1 for first, last in held.missing)
             for member in sorted(
                 (each for each in self.header.members if each.stream == name), key=lambda each: each.first
             ):
+                following = after_hole.get(following, following)
                 if member.first != following:
                     yield member.name
                 following = member.first + member.count
-            if held is None or held.last != following - 1 or held.count != following - held.first:
+            following = after_hole.get(following, following)
+            if held is _UNTOLD or held.last != following - 1 or held.count != following - held.first - gone:
                 yield name
 
     @property

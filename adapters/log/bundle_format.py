@@ -24,6 +24,8 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     first: int
     last: int
     count: int
+    missing: tuple[tuple[int, int], ...] = ()
+    """Runs of sequences in between that the stream itself did not hold when it was copied: (first, last)."""
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,7 +22,8 @@ from adapters.log.bundle_format import (
     line_of,
 )
 from adapters.log.checkpoints import Kept
-from adapters.log.history import Streams
+from adapters.log.history import Streams, next_after
+from domain.errors import HistoryGapError
 from domain.events import codec
 from domain.ports import StoredMessage, Stream
 
@@ -30,6 +31,8 @@ _PIECE: Final = 5000
 """Messages of one member, at most ..."""
 _PIECE_BYTES: Final = 8 * 1024 * 1024
 """... and their bytes."""
+_ONE_BY_ONE: Final = 1000
+"""Sequences of a hole that are asked for one by one."""
 _STAMP: Final = (1980, 1, 1, 0, 0, 0)
 """Of every member: the same history gives the same file."""
 
@@ -84,11 +87,13 @@ async def _pack(
     held = await _ends(streams)
     total, done, members = sum(each.count for each in held.values()), 0, list[Member]()
     for stream in (streams.control, streams.events, streams.ledger):
-        async for piece in _pieces(stream, held[stream.name]):
+        missing: list[tuple[int, int]] = []
+        async for piece in _pieces(stream, held[stream.name], missing):
             members.append(_write_piece(packed, stream.name, piece))
             done += len(piece)
             if progress is not None:
                 progress(done, total)
+        held[stream.name] = _without(held[stream.name], missing)
     members += _write_extra(packed, extra)
     header = Header(format=FORMAT, cluster=cluster, software=extra.software, streams=held, members=tuple(members))
     if extra.signer is not None:
@@ -108,19 +113,45 @@ async def _ends(streams: Streams) -> dict[str, Held]:
     return {name: held[name] for name in STREAMS}
 
 
-async def _pieces(stream: Stream, held: Held) -> AsyncGenerator[list[StoredMessage], None]:
-    piece: list[StoredMessage] = []
-    size_bytes = 0
-    if held.count:
-        async for batch in stream.read(after=held.first - 1, until=held.last):
-            for message in batch:
-                piece.append(message)
-                size_bytes += len(message.subject) + len(message.headers) + len(message.body)
-                if len(piece) == _PIECE or size_bytes >= _PIECE_BYTES:
-                    yield piece
-                    piece, size_bytes = [], 0
-    if piece:
-        yield piece
+def _without(held: Held, missing: Sequence[tuple[int, int]]) -> Held:
+    gone = sum(last - first + 1 for first, last in missing)
+    return msgspec.structs.replace(held, count=held.count - gone, missing=tuple(missing))
+
+
+async def _pieces(
+    stream: Stream, held: Held, missing: list[tuple[int, int]]
+) -> AsyncGenerator[list[StoredMessage], None]:
+    """Yield what is there, a new piece after each hole; holes are added to `missing`."""
+    after = held.first - 1
+    while after < held.last:
+        piece: list[StoredMessage] = []
+        size_bytes = 0
+        try:
+            async for batch in stream.read(after=after, until=held.last):
+                for message in batch:
+                    piece.append(message)
+                    after = message.seq
+                    size_bytes += len(message.subject) + len(message.headers) + len(message.body)
+                    if len(piece) == _PIECE or size_bytes >= _PIECE_BYTES:
+                        yield piece
+                        piece, size_bytes = [], 0
+        except HistoryGapError:
+            following = await _end_of_hole(stream, after + 1, held.last)
+            missing.append((after + 1, following - 1))
+            hole = following - 1
+        else:
+            hole = held.last
+        if piece:
+            yield piece
+        after = hole
+
+
+async def _end_of_hole(stream: Stream, missing: int, last: int) -> int:
+    """Return the first sequence after a hole; one by one at first, so that nothing between short holes is passed over."""
+    for seq in range(missing + 1, min(missing + _ONE_BY_ONE, last + 1)):
+        if await stream.get(seq) is not None:
+            return seq
+    return await next_after(stream, min(missing + _ONE_BY_ONE, last + 1) - 1, last)
 
 
 def _write_piece(packed: zipfile.ZipFile, stream: str, piece: Sequence[StoredMessage]) -> Member:

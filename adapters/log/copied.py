@@ -133,10 +133,11 @@ class CopiedStream:
         end = max(self._messages, default=0) if until is None else until
         for at in range(after + 1, end + 1, _BATCH):
             span = range(at, min(at + _BATCH, end + 1))
-            missing = next((seq for seq in span if seq not in self._messages), None)
-            if missing is not None:
+            missing = next((seq for seq in span if seq not in self._messages), span.stop)
+            if missing > at:
+                yield [self._messages[seq] for seq in range(at, missing)]
+            if missing < span.stop:
                 raise HistoryGapError(self.name, f"message {missing} is not there")
-            yield [self._messages[seq] for seq in span]
 
 
 def _are_streams(copy: CopiedStream, pieced: PiecedStream) -> tuple[Stream, Stream]:

@@ -367,13 +367,13 @@ async def _whole_from(stream: Stream) -> int:
             async for batch in stream.read(after=reached, until=bounds.last):
                 reached = batch[-1].seq
         except HistoryGapError:
-            first = await _next_after(stream, reached + 1, bounds.last)
+            first = await next_after(stream, reached + 1, bounds.last)
         else:
             break
     return first
 
 
-async def _next_after(stream: Stream, missing: int, last: int) -> int:
+async def next_after(stream: Stream, missing: int, last: int) -> int:
     """Return the first sequence after a hole that begins at `missing`; holes are long, so steps double, then halve."""
     step = 1
     while missing + step <= last and await stream.get(missing + step) is None:

@@ -2,37 +2,34 @@
 
 import argparse
 import asyncio
-import shutil
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from adapters.clock import SystemClock
-from adapters.keys import Signer, load_credentials
+from adapters.keys import load_credentials
 from adapters.log import bundle
-from adapters.log.checkpoints import CheckpointBook, Kept, fingerprint, is_signed
+from adapters.log.checkpoints import Kept, fingerprint, is_signed
 from adapters.log.report import Difference, Report
 from adapters.log.scan import NO_AGES, Ages
-from adapters.log.segments import version_at, vouched
+from adapters.log.segments import version_at
 from adapters.log.verify import Part
 from adapters.nats.layout import EVENTS_AGE_S, LEDGER_AGE_S
 from domain.errors import BadConfigError, HistoryError, UnreachableError
-from domain.subjects import LEDGER
+from domain.events import Checkpoint
 from services.cli.audit_arguments import Bound
+from services.cli.audit_copies import book_of, damages_of, export_copy, false_signature, import_copy, newest_copy
 from services.cli.audit_feed import check_feed
 from services.cli.audit_report import rows_of, write
 from services.cli.audit_source import Kind, Opened, Source, archived_checkpoints, opened
 from services.cli.audit_workers import verified
 from services.cli.reach import Here, here
-from services.cli.show import Output, Waiting, note
-from services.data_directory import make_data
+from services.cli.show import Waiting, note
 from services.lifecycle import EXIT_FAILED, EXIT_OK
 
 _ANY: Final = 1 << 30
-_STATES_MAX: Final = 8
-"""Stored states in a copy: where an audit of a part of it can begin, and processes their parts."""
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -40,12 +37,9 @@ def run(parsed: argparse.Namespace) -> int:
     place, waiting = here(parsed), Waiting()
     try:
         if parsed.action == "export":
-            header = asyncio.run(_export(place, parsed.file, waiting))
-            waiting.done()
-            _tell_copy("export", header, parsed.file, as_json=parsed.json)
-            return EXIT_OK
+            return export_copy(place, source_of(place, "stream", None), parsed.file, waiting, as_json=parsed.json)
         if parsed.action == "import":
-            return _import(place, parsed, waiting)
+            return import_copy(place, parsed.file, waiting, trusted=parsed.fingerprint, as_json=parsed.json)
         asked = Asked(
             begin=parsed.begin,
             end=parsed.end,
@@ -58,9 +52,9 @@ def run(parsed: argparse.Namespace) -> int:
         report = asyncio.run(audit(place, waiting, asked, source_of(place, parsed.against, parsed.copy)))
     finally:
         waiting.done()
+    tell(report, as_json=parsed.json)  # first: where a file cannot be written, the outcome is known all the same
     for path in parsed.report:
         write(report, path)
-    tell(report, as_json=parsed.json)
     return EXIT_OK if report.clean else EXIT_FAILED
 
 
@@ -82,11 +76,12 @@ ALL: Final = Asked()
 async def audit(place: Here, waiting: Waiting, asked: Asked = ALL, source: Source | None = None) -> Report:
     """Return what a verification finds; without a source it reads the bus."""
     using = source or source_of(place, None, None)
-    kept, wrong = await asyncio.to_thread(_kept, place, using)
+    kept, wrong = await asyncio.to_thread(_kept, place, using, asked.fingerprint)
     archived, silent = await _archived(using)
-    kept += archived
+    trusted = asked.fingerprint or _own_key(using)
+    believed, false = await asyncio.to_thread(_believed, [*kept, *archived], using.cluster, trusted)
     async with opened(using) as at:
-        part = await _part(at, asked, [each for each in kept if is_signed(each.checkpoint)])
+        part = await _part(at, asked, believed)
         report = await verified(
             using,
             at,
@@ -97,12 +92,12 @@ async def audit(place: Here, waiting: Waiting, asked: Asked = ALL, source: Sourc
             ages=_ages() if using.kind == "stream" else NO_AGES,
         )
         if at.copy is not None:  # only now: what was read for the verification is not read again
-            wrong = [*await asyncio.to_thread(_damaged, at.copy), *wrong]
+            wrong = [*(Difference(0, "copy", each) for each in await asyncio.to_thread(damages_of, at.copy)), *wrong]
         waiting("audit: comparing the feed")
         await check_feed(using, at, report, ranged=asked.begin is not None or asked.end is not None)
     report.software, report.cluster, report.source = version("leaseway"), using.cluster, using.told
-    report.differences[:0] = [*wrong, *_unsigned(kept, asked.fingerprint)]
-    _say_unchecked(report, using, kept)
+    report.differences[:0] = [*wrong, *false]
+    _say_unchecked(report, using, believed)
     report.unchecked += silent
     return report
 
@@ -128,9 +123,7 @@ def source_of(place: Here, against: Kind | None, copy: Path | None) -> Source:
     key = place.config.data / "keys" / "operator.json"
     imported = sorted((place.config.data / "audit").glob("*.zip"))
     if (copy is None and against == "copy") or (against is None and copy is None and imported and not key.is_file()):
-        if not imported:
-            raise BadConfigError(f"data directory {place.config.data}: holds no imported copy; `leaseway audit import`")
-        copy = imported[-1]
+        copy = newest_copy(place.config.data, imported)
     if copy is not None:
         if against not in {None, "copy"}:
             raise BadConfigError(f"audit verify --against {against}: a copy is read with --copy alone")
@@ -146,46 +139,43 @@ def source_of(place: Here, against: Kind | None, copy: Path | None) -> Source:
     )
 
 
-def _kept(place: Here, source: Source) -> tuple[list[Kept], list[Difference]]:
+def _own_key(source: Source) -> str:
+    """Return the fingerprint of the master's key where this data directory knows it; empty: whoever signed is named."""
+    public = load_credentials(Path(source.key)).master_public if source.key else ""
+    return fingerprint(public) if public else ""
+
+
+def _kept(place: Here, source: Source, trusted: str) -> tuple[list[Kept], list[Difference]]:
     """Return the checkpoints that are kept beside what is read, and what is wrong with them or with a copy's signature."""
     if source.kind != "copy":
         try:
-            return _book(place).read_all(), []
+            return book_of(place).read_all(), []
         except HistoryError as error:
             return [], [Difference(0, "checkpoint", str(error))]
     copy = bundle.load(Path(source.copy))
-    try:
-        copy.signed_by()
-    except BadConfigError as error:
-        return copy.checkpoints, [Difference(0, "copy", str(error))]
-    return copy.checkpoints, []
+    return copy.checkpoints, [Difference(0, "copy", each) for each in false_signature(copy, trusted)]
 
 
-def _damaged(copy: bundle.Bundle) -> list[Difference]:
-    """Return what of a copy is not as it was written."""
-    return [
-        Difference(0, f"{stream} {seq}" if seq else stream, "is not as it was exported") for stream, seq in copy.damaged
-    ]
-
-
-def _book(place: Here) -> CheckpointBook:
-    return CheckpointBook(place.config.data / "checkpoints")
-
-
-def _unsigned(kept: list[Kept], trusted: str) -> list[Difference]:
-    """Return what is wrong with signatures: a key that is not the one trusted, or not the one that signed."""
-    wrong = []
+def _believed(kept: list[Kept], cluster: str, trusted: str) -> tuple[list[Kept], list[Difference]]:
+    """Return the checkpoints that hold against history, and what is wrong with the others."""
+    believed, wrong, met = list[Kept](), list[Difference](), set[Checkpoint]()
     for each in kept:
         signed = each.checkpoint
-        if not is_signed(signed):
-            detail = f"checkpoint of version {signed.version} in {each.source}: its signature is not that of its key"
-        elif trusted and fingerprint(signed.public) != trusted:
-            by = fingerprint(signed.public)
-            detail = f"checkpoint of version {signed.version} in {each.source}: signed by {by}, trusted is {trusted}"
-        else:
+        if signed in met:  # the data directory and ClickHouse keep the same ones
             continue
+        met.add(signed)
+        if not is_signed(signed):
+            what = "its signature is not that of its key"
+        elif signed.cluster != cluster:
+            what = f"it is of cluster {signed.cluster[:80]!r}, not of {cluster!r}"
+        elif trusted and fingerprint(signed.public) != trusted:
+            what = f"signed by {fingerprint(signed.public)}, trusted is {trusted}"
+        else:
+            believed.append(each)
+            continue
+        detail = f"checkpoint of version {signed.version} in {each.source}: {what}"
         wrong.append(Difference(signed.version, "checkpoint", detail))
-    return wrong
+    return believed, wrong
 
 
 def _say_unchecked(report: Report, source: Source, kept: list[Kept]) -> None:
@@ -193,6 +183,8 @@ def _say_unchecked(report: Report, source: Source, kept: list[Kept]) -> None:
         report.unchecked.append(
             "MACs of facts: the cluster's secret is not here; which facts were forged is taken from the commits' own word"
         )
+    if source.kind == "copy" and not bundle.load(Path(source.copy)).header.public:
+        report.unchecked.append("who made the copy: it is signed by nobody")
     if not kept:
         report.unchecked.append("signed checkpoints: none are kept beside what was read")
 
@@ -217,81 +209,6 @@ async def _part(at: Opened, asked: Asked, checkpoints: list[Kept]) -> Part:
         if snapshot is None:
             raise BadConfigError("audit verify --from-snapshot: there is no whole snapshot to begin at")
     return Part(first=first, last=last, whole=asked.whole, snapshot=snapshot, checkpoints=checkpoints)
-
-
-# ---- copies ----------------------------------------------------------------------------------------------------------
-
-
-async def _export(place: Here, path: Path, waiting: Waiting) -> bundle.Header:
-    source = source_of(place, "stream", None)
-    async with opened(source) as at:
-        extra = bundle.Extra(
-            software=version("leaseway"),
-            states=await _states(at),
-            checkpoints=await asyncio.to_thread(_book(place).read_all),
-            signer=_signer(place),
-        )
-        try:
-            return await bundle.export(
-                at.streams,
-                source.cluster,
-                path,
-                extra=extra,
-                progress=lambda done, total: waiting(f"export: message {done} of {total}"),
-            )
-        except OSError as error:
-            raise BadConfigError(f"audit export {path}: cannot be written: {error.strerror}") from None
-
-
-def _signer(place: Here) -> Signer | None:
-    """Return the master's key where this data directory has it."""
-    path = place.config.data / "keys" / "master.json"
-    return Signer(load_credentials(path).master_seed) if path.is_file() else None
-
-
-async def _states(at: Opened) -> list[tuple[int, bytes]]:
-    """Return stored states for which commits vouch, spread over the history, oldest first."""
-    bounds = await at.streams.ledger.bounds()
-    found: dict[int, bytes] = {}
-    for number in range(1, _STATES_MAX + 1):
-        upto = bounds.first - 1 + (bounds.last - bounds.first + 1) * number // _STATES_MAX
-        state = await vouched(at.streams.ledger, at.find, upto, after=max(found, default=0))
-        if state is not None:
-            found[state[0]] = state[1]
-    return sorted(found.items())
-
-
-def _import(place: Here, parsed: argparse.Namespace, waiting: Waiting) -> int:
-    """Check a copy and keep it in the data directory; 1 if it is not as it was exported."""
-    copy = bundle.load(parsed.file)
-    waiting("import: checking every message")
-    wrong = [f"{stream} {seq}" if seq else stream for stream, seq in copy.damaged]
-    signed_by = copy.signed_by()
-    if parsed.fingerprint and signed_by != parsed.fingerprint:
-        wrong.append(f"{bundle.MANIFEST}: signed by {signed_by or 'nobody'}, trusted is {parsed.fingerprint}")
-    waiting.done()
-    for each in wrong:
-        note(f"not as it was exported: {each}")
-    if wrong:
-        return EXIT_FAILED
-    folder = place.config.data / "audit"
-    make_data(place.config.data)
-    folder.mkdir(exist_ok=True, mode=0o700)
-    held = copy.header.streams.get(LEDGER)
-    kept = folder / f"{copy.header.cluster}-{held.last if held is not None else 0:012d}.zip"
-    shutil.copyfile(parsed.file, kept)
-    _tell_copy("import", copy.header, kept, as_json=parsed.json)
-    return EXIT_OK
-
-
-def _tell_copy(action: str, header: bundle.Header, path: Path, *, as_json: bool) -> None:
-    count = sum(header.counts.values())
-    digest, key = bundle.file_digest(path), fingerprint(header.public) if header.public else ""
-    lines = [f"audit {action}: {count} messages of cluster {header.cluster} in {path}", f"SHA-256 {digest}"]
-    lines.append(f"signed by {key}" if key else "signed by nobody: the master's key is not in this data directory")
-    lines.append(f"verify it with `leaseway audit verify --copy {path}`")
-    row: dict[str, Any] = {"file": str(path), "sha256": digest, "fingerprint": key, "counts": header.counts}
-    Output(as_json=as_json).say("\n".join(lines), {**row, "cluster": header.cluster, "format": header.format})
 
 
 def tell(report: Report, *, as_json: bool) -> None:

@@ -1,0 +1,172 @@
+"""Copies as the commands make, keep and trust them: evidence is copied as it stands, and only the trusted key is believed."""
+
+import asyncio
+import json
+import zipfile
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from adapters.keys import Signer, new_nkey
+from adapters.log import bundle
+from adapters.log.checkpoints import Kept, fingerprint, sign
+from adapters.log.copied import CopiedStream
+from adapters.log.history import Streams
+from domain.errors import BadConfigError
+from domain.events import Checkpoint
+from domain.events.commit import decode_commit
+from domain.ports import StoredMessage
+from services.cli.audit_copies import newest_copy
+from services.cli.main import main
+from tests.support.audited import Lived, lived_on
+from tests.support.history import CLUSTER
+
+SIGNER, STRANGER = Signer(new_nkey()[0]), Signer(new_nkey()[0])
+OURS = fingerprint(SIGNER.public)
+
+
+@pytest.fixture(scope="module")
+def lived() -> Lived:
+    return lived_on()
+
+
+async def messages(stream: object) -> list[StoredMessage]:
+    assert isinstance(stream, CopiedStream)
+    return [message async for batch in stream.read(after=0) for message in batch]
+
+
+async def checkpoint(lived: Lived, signer: Signer = SIGNER, **changes: object) -> Kept:
+    message = await lived.streams.ledger.get(lived.last)
+    assert message is not None
+    made = decode_commit(message.body)
+    draft = Checkpoint(
+        cluster=CLUSTER,
+        generation=made.generation,
+        version=made.version,
+        digest=made.digest,
+        hi=made.hi,
+        chi=made.chi,
+        at_us=1,
+    )
+    return Kept(checkpoint=sign(msgspec.structs.replace(draft, **changes), signer), source="a book")
+
+
+async def written(lived: Lived, path: Path, *checkpoints: Kept, signer: Signer | None = SIGNER) -> Path:
+    await bundle.export(lived.streams, CLUSTER, path, extra=bundle.Extra(checkpoints=list(checkpoints), signer=signer))
+    return path
+
+
+def verified(path: Path, capsys: pytest.CaptureFixture[str], *flags: str) -> tuple[int, str]:
+    code = main(["audit", "verify", "--copy", str(path), "--data", str(path.parent / "data"), *flags])
+    told = capsys.readouterr()
+    return code, told.out + told.err
+
+
+async def test_a_copy_of_the_key_that_is_trusted_is_believed_and_says_no_more_is_missing_than_is(
+    lived: Lived, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    path = await written(lived, tmp_path / "copy.zip", await checkpoint(lived))
+    code, told = await asyncio.to_thread(verified, path, capsys, "--fingerprint", OURS)
+    assert (code, "signed" in told) == (0, False), told
+
+
+@pytest.mark.parametrize("signer", [None, STRANGER], ids=["nobody", "a stranger"])
+async def test_a_copy_of_another_signature_than_the_one_that_is_trusted_is_a_difference(
+    lived: Lived, tmp_path: Path, capsys: pytest.CaptureFixture[str], signer: Signer | None
+):
+    """Else whoever cuts off a copy's end had only to take its signature and its checkpoints away."""
+    path = await written(lived, tmp_path / "copy.zip", signer=signer)
+    code, told = await asyncio.to_thread(verified, path, capsys, "--fingerprint", OURS)
+    assert (code, f"trusted is {OURS}" in told) == (1, True), told
+
+
+async def test_a_copy_that_nobody_signed_is_said_to_be_one(
+    lived: Lived, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    path = await written(lived, tmp_path / "copy.zip", signer=None)
+    code, told = await asyncio.to_thread(verified, path, capsys)
+    assert (code, "who made the copy: it is signed by nobody" in told) == (0, True), told
+
+
+@pytest.mark.parametrize(
+    ("signer", "changes", "why"),
+    [(SIGNER, {"cluster": "other"}, "of cluster 'other'"), (STRANGER, {}, "trusted is")],
+    ids=["another cluster", "another key"],
+)
+async def test_a_checkpoint_of_another_cluster_or_key_is_a_difference(
+    lived: Lived,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    signer: Signer,
+    changes: dict[str, object],
+    why: str,
+):
+    path = await written(lived, tmp_path / "copy.zip", await checkpoint(lived, signer, **changes))
+    code, told = await asyncio.to_thread(verified, path, capsys, "--fingerprint", OURS)
+    assert (code, why in told) == (1, True), told
+
+
+async def test_the_outcome_is_told_though_the_report_cannot_be_written(
+    lived: Lived, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    path = await written(lived, tmp_path / "copy.zip")
+    code, told = await asyncio.to_thread(verified, path, capsys, "--report", str(tmp_path / "nowhere" / "x.html"))
+    assert code == 2
+    assert f"audit verify: {lived.last} commits, 0 differences" in told
+    assert "cannot be written" in told
+
+
+def imported(path: Path, data: Path) -> int:
+    return main(["audit", "import", str(path), "--data", str(data)])
+
+
+async def test_an_import_never_takes_the_place_of_another_copy_of_the_same_versions(lived: Lived, tmp_path: Path):
+    first = await written(lived, tmp_path / "a.zip")
+    other = await written(lived, tmp_path / "b.zip", signer=None)
+    data = tmp_path / "data"
+    assert imported(first, data) == 0
+    assert imported(first, data) == 0
+    assert imported(other, data) == 2
+    kept = list((data / "audit").iterdir())
+    assert [each.read_bytes() for each in kept] == [first.read_bytes()]
+    assert imported(kept[0], data) == 0
+
+
+async def test_copies_of_several_clusters_are_not_taken_for_each_other(lived: Lived, tmp_path: Path):
+    data = tmp_path / "data"
+    assert imported(await written(lived, tmp_path / "a.zip"), data) == 0
+    (data / "audit" / "zoo-000000000001.zip").write_bytes(b"")
+    with pytest.raises(BadConfigError, match=f"clusters {CLUSTER}, zoo"):
+        newest_copy(data, sorted((data / "audit").glob("*.zip")))
+
+
+async def test_a_history_with_holes_is_copied_as_it_stands_and_an_audit_names_the_first(
+    lived: Lived, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """What is in doubt is evidence: a copy of it must not ask for a history that is whole."""
+    gone = {60, 61, 63, 200}
+    ledger = CopiedStream("LW_LEDGER", [each for each in await messages(lived.streams.ledger) if each.seq not in gone])
+    holed = Streams(lived.streams.events, lived.streams.control, ledger)
+    path = tmp_path / "copy.zip"
+    header = await bundle.export(holed, CLUSTER, path)
+    assert header.streams["LW_LEDGER"].missing == ((60, 61), (63, 63), (200, 200))
+    assert header.counts["LW_LEDGER"] == lived.last - len(gone)
+    copy = bundle.load(path)
+    assert copy.damaged == []
+    assert (await copy.streams.ledger.get(62)) == (await ledger.get(62))
+    code, told = await asyncio.to_thread(verified, path, capsys)
+    assert (code, "message 60 is not there" in told) == (1, True), told
+
+
+async def test_a_hole_that_the_manifest_does_not_tell_of_is_named(lived: Lived, tmp_path: Path):
+    path = await written(lived, tmp_path / "copy.zip", signer=None)
+    with zipfile.ZipFile(path) as packed:
+        members = {name: packed.read(name) for name in packed.namelist()}
+    manifest = json.loads(members[bundle.MANIFEST])
+    manifest["streams"]["LW_LEDGER"]["missing"] = [[1, lived.last]]
+    members[bundle.MANIFEST] = json.dumps(manifest).encode()
+    with zipfile.ZipFile(path, "w") as packed:
+        for name, content in members.items():
+            packed.writestr(name, content)
+    assert ("manifest.json: LW_LEDGER", 0) in bundle.load(path).damaged
