@@ -180,7 +180,7 @@ async def _scan_commits(streams: Streams, first: Commit, head: Commit, known: "_
                     dropped = stored.hi > stored.lo and stored.lo + 1 < begins.events_first
                     if dropped:
                         unchecked += 1
-                        if cursors is not None:  # a commit over no fact had opened them; what follows is read from there on
+                        if cursors is not None:  # a commit over no fact opened them; what follows is read from there
                             await cursors.close()
                             cursors = None
                         if stored.lo < begins.events_first - 1 <= stored.hi:  # its range holds the newest that is gone
