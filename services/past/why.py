@@ -25,6 +25,8 @@ LEASE: Final = re.compile(r"([0-9a-f]{8})-([0-9]{1,15})-([0-9]{1,6})")
 """`<generation>-<version>-<index>`: a decision, and the lease that it granted."""
 SKEW_NS: Final = 10_000_000_000
 """The clock of the node that made a request's id may be so far ahead of the server's."""
+OFF_NS: Final = 25 * 3600 * 1_000_000_000
+"""Where nothing begins at the time in the id, that clock is taken to be off by up to so much: a day, and an hour of summer."""
 OPEN_NS_MAX: Final = 6 * 3600 * 1_000_000_000
 """A request whose end is not known is looked for so long from its arrival on."""
 CLOCKS_BEGIN_NS: Final = 1_577_836_800 * 1_000_000_000
@@ -48,8 +50,11 @@ async def why_request(past: Past, request: str) -> RequestStory:
     asked = request_id(request)
     guess = _guess(asked)
     span = await past.span("request", asked, guess) or guess
-    named = Sought(since_ns=span.since_ns, until_ns=span.until_ns, needles=(f'"{asked}"',))
-    found = await past.facts(named, _ends(asked))
+    found = await _about(past, asked, span)
+    if span == guess and span.since_ns and not _begins(found, asked):
+        found = _earlier(
+            found, await _about(past, asked, Span(max(0, span.since_ns - OFF_NS), span.until_ns + OFF_NS)), asked
+        )
     said = _said(found.messages)
     commits, missing = await _commits_of(past, asked, said, span)
     said += await _loads(past, said)
@@ -147,6 +152,30 @@ def _guess(request: RequestId) -> Span:
     return Span(born_ns - SKEW_NS, born_ns + OPEN_NS_MAX)
 
 
+async def _about(past: Past, request: RequestId, span: Span) -> Found:
+    """Return the facts about a request in a span, to a little after its end."""
+    sought = Sought(since_ns=span.since_ns, until_ns=span.until_ns, needles=(f'"{request}"',))
+    return await past.facts(sought, _ends(request))
+
+
+def _first_ns(found: Found, request: RequestId) -> int:
+    """Return when the first of an owner's facts about a request was stored; 0 if there is none."""
+    return next((each.at_ns for each in _said(found.messages) if each.names(request) and _is_owners(each)), 0)
+
+
+def _begins(found: Found, request: RequestId) -> bool:
+    """Tell whether what was found begins about when the request's id was made: else its node's clock may be off."""
+    return abs(_first_ns(found, request) - _born_ns(request)) < SKEW_NS // 2
+
+
+def _earlier(found: Found, wider: Found, request: RequestId) -> Found:
+    return wider if 0 < _first_ns(wider, request) < (_first_ns(found, request) or 1 << 63) else found
+
+
+def _is_owners(said: Said) -> bool:
+    return str(said.fact.__struct_config__.tag).startswith(("queue.", "lend."))
+
+
 def _said(messages: Iterable[StoredMessage]) -> list[Said]:
     return [said for message in messages if (said := said_of(message)) is not None]
 
@@ -207,7 +236,7 @@ class _AllHome:
 
 async def _commits_of(past: Past, request: str, said: Sequence[Said], span: Span) -> tuple[list[Committed], str]:
     """Return (the commits of a request's time and of its lease, what is missing of them)."""
-    own = [each for each in said if str(each.fact.__struct_config__.tag).startswith(("queue.", "lend."))]
+    own = [each for each in said if _is_owners(each)]
     if not own:
         return [], ""
     owner, first_ns = own[0].who, own[0].at_ns
@@ -218,7 +247,8 @@ async def _commits_of(past: Past, request: str, said: Sequence[Said], span: Span
     )
     found = [await past.commits(planned)]
     if ended is None:  # the master may have said that it is lost
-        found.append(await past.commits(Sought(since_ns=span.since_ns, needles=(f'"{request}"',))))
+        since_ns = min(span.since_ns, first_ns)
+        found.append(await past.commits(Sought(since_ns=since_ns, needles=(f'"{request}"',))))
     for each in own:
         if isinstance(each.fact, Lent):
             found += await _lease_commits(past, each.fact.lease, each.at_ns)

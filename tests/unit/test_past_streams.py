@@ -1,5 +1,7 @@
 """Stories out of the streams alone: gathered by time, whole or with a word on what is missing, clear about what nobody knows."""
 
+from collections.abc import Callable
+
 import msgspec
 import pytest
 
@@ -23,7 +25,7 @@ def request(number: int) -> str:
     return f"req_{BORN_MS:012x}7{number:019x}"
 
 
-def told() -> tuple[Story, str]:
+def told(request: Callable[[int], str] = request) -> tuple[Story, str]:
     """Return a history in which request 1 was lent under the lease that is returned with it, and answered."""
     story = Story()
     for number in range(8):
@@ -58,6 +60,32 @@ async def test_a_request_is_found_by_the_time_in_its_id_with_its_lease_and_plans
     assert made.lease.reason == "pays"
     assert made.plans
     assert made.compared.home_finish_us > 0
+
+
+@pytest.mark.parametrize("off_s", [-86_400, -7 * 3600, 60, 3600, 86_400])
+async def test_a_request_of_a_node_whose_clock_is_off_is_found_whole(off_s: int):
+    """Its id has the node's time, and all else the server's."""
+
+    def made_by(number: int) -> str:
+        return f"req_{BORN_MS + off_s * 1000:012x}7{number:019x}"
+
+    story, _ = told(made_by)
+    past = StreamsPast(stored(story.recorder, story.master.commits))
+    found = await why_request(past, made_by(1))
+    assert found.moments[0].what == "held"
+    assert (found.state, found.helper, len(found.moments)) == ("finished", "b", 4)
+
+
+async def test_a_request_is_told_from_its_beginning_where_its_nodes_clock_is_a_little_ahead():
+    """A part of its life would stand in the span that the time in its id names: the rest must not be passed over."""
+
+    def made_by(number: int) -> str:
+        return f"req_{BORN_MS + 13_000:012x}7{number:019x}"
+
+    story, _ = told(made_by)
+    past = StreamsPast(stored(story.recorder, story.master.commits))
+    found = await why_request(past, made_by(5))
+    assert [each.what for each in found.moments] == ["held", "started", "finished"]
 
 
 async def test_a_lease_and_its_commit_are_found_by_the_version_in_the_name():
