@@ -132,10 +132,12 @@ async def signed(lived: Lived, version: int) -> Kept:
     return Kept(checkpoint=sign(draft, SIGNER), source="a book")
 
 
-async def test_processes_of_their_own_find_what_one_finds(lived: Lived, tmp_path: Path):
+async def test_processes_of_their_own_find_what_one_finds(
+    lived: Lived, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(bundle_writer, "_PIECE", 20)
     copy, key = tmp_path / "copy.zip", tmp_path / "operator.json"
-    newest = sorted(lived.states.items())[len(lived.states) // 2]
-    await bundle.export(lived.streams, CLUSTER, copy, extra=bundle.Extra(states=[newest]))
+    await bundle.export(lived.streams, CLUSTER, copy, extra=bundle.Extra(states=sorted(lived.states.items())))
     secrets = Credentials(name="o", role="operator", cluster=CLUSTER, nkey_seed="", cluster_mac_secret=SECRET)
     save_credentials(key, secrets)
     source = Source(kind="copy", cluster=CLUSTER, copy=str(copy), key=str(key))
