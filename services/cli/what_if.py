@@ -132,7 +132,8 @@ def _readings(text: str) -> Iterator[tuple[tuple[NodeId, ModelId], tuple[NodeId,
 async def _recorded(place: Here, parsed: argparse.Namespace, waiting: Waiting) -> Recorded:
     source = source_of(place, parsed.against, parsed.copy)
     async with opened(source) as at:
-        return await read(at.streams, source.reader(), source.cluster, parsed.since, parsed.until, waiting)
+        asked = (parsed.since, parsed.until)
+        return await read(at.streams, source.reader(), source.cluster, *asked, waiting, find=at.find)
 
 
 # -- what is said

@@ -10,6 +10,7 @@ import msgspec
 
 from adapters.log.history import Cursors, History, Streams, first_of_generation, last_commit, stored_commit
 from adapters.log.reader import Reader
+from adapters.log.segments import FindState, vouched
 from domain.actions import OrderKey
 from domain.errors import BadConfigError, ChainBrokenError
 from domain.events import (
@@ -66,18 +67,29 @@ class _Facts(msgspec.Struct):
         return self.stamps[min(max(0, seq - self.first), len(self.stamps) - 1)]
 
 
+async def _none(_: int) -> tuple[int, bytes] | None:
+    return None
+
+
 async def read(
-    streams: Streams, reader: Reader, cluster: str, since: Moment | None, until: Moment | None, say: Say
+    streams: Streams,
+    reader: Reader,
+    cluster: str,
+    since: Moment | None,
+    until: Moment | None,
+    say: Say,
+    find: FindState = _none,
 ) -> Recorded:
     """Return what is stored between two moments; without them, all of the newest generation.
 
     A busy time is never cut at its beginning: the stretch begins with the first request of the one that `since` lies in, or
-    that follows.
+    that follows. The state before it is folded from the newest one that `find` has and a commit vouches for, else from the
+    generation's beginning.
 
     Raises:
         BadConfigError: nothing is stored in that time.
         HistoryError: stored history is broken.
-        HistoryGapError: history does not reach back to the newest generation's beginning.
+        HistoryGapError: history does not reach back to where that state has to be folded from.
     """
     ledger = await _ledger(streams.ledger, say)
     facts = await _facts(streams.events, reader, ledger, say)
@@ -91,6 +103,7 @@ async def read(
     history.begin_at(ledger.first)
     version = _before(ledger, facts, begin_us)
     if version:
+        await _restore(history, find, version)
         await history.catch_up(await _commit(streams.ledger, version))
     state = history.state if history.rules is CURRENT else CURRENT.take_over(history.rules, history.state)
     steps = await _steps(history, ledger, facts, over_us if until is not None else facts.stamps[-1])
@@ -110,6 +123,13 @@ async def read(
         left_out=facts.chronicle.unserved(begin_us, over_us),
         notes=tuple(_notes(steps, begin_us, _at(since, facts, ledger) if since is not None else None)),
     )
+
+
+async def _restore(history: History, find: FindState, version: int) -> None:
+    """Take the newest stored state up to a version: a bus keeps facts for a week, and a long history is long to fold."""
+    near = await vouched(history.streams.ledger, find, version, after=history.position.version)
+    if near is not None:
+        history.restore(near[1], await _commit(history.streams.ledger, near[0]))
 
 
 async def _batches(stream: Stream, after: int, until: int) -> AsyncGenerator[Sequence[StoredMessage], None]:
