@@ -12,6 +12,7 @@ from adapters.clock import SystemClock
 _AGO: Final = re.compile(r"([0-9]{1,6})([smhd])")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 WORKERS_MAX: Final = 64
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Bound(tuple[int, int]):
@@ -33,7 +34,8 @@ def bound(text: str) -> Bound:
         raise argparse.ArgumentTypeError(
             f"must be a version, a time (2026-11-30T08:00, in UTC unless it says otherwise) or an age (90m), got {text!r}"
         ) from None
-    return Bound((0, int((at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp() * 10**9)))
+    at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+    return Bound((0, (at - _EPOCH) // timedelta(microseconds=1) * 1000))
 
 
 def add_audit(add: Callable[..., Any], command: Callable[..., Any], number: Callable[[int, int], Any]) -> None:

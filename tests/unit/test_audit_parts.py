@@ -111,6 +111,7 @@ def test_an_end_of_a_range_is_a_version_a_time_or_an_age():
     assert bound("412") == (412, 0)
     assert bound("2026-11-30T08:00") == (0, 1_796_025_600 * 10**9)
     assert bound("2026-11-30T09:00+01:00") == bound("2026-11-30T08:00")
+    assert bound("2026-11-30T08:00:00.123457") == (0, 1_796_025_600_123_457_000)
     assert bound("90m")[1] > START_NS
     with pytest.raises(argparse.ArgumentTypeError, match="must be a version, a time"):
         bound("yesterday")
