@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from adapters.log.checkpoints import Kept
 from adapters.log.generations import check_begins, safe_mode_left
 from adapters.log.history import History, Streams, first_of_generation, last_commit, stored_commit
 from adapters.log.report import Difference, Report
@@ -212,16 +213,24 @@ async def segments(history: History, find: FindState, planned: Plan, count: int)
         cut = start - 1 + total * number // count
         version, content, commit = await maker.near(cut, after=(reached + cut) // 2)
         digest = content_digest(content)
-        ended = msgspec.structs.replace(begin.part, last=version, with_state=True)
+        ended = msgspec.structs.replace(
+            begin.part, last=version, with_state=True, checkpoints=_within(part, begin.part.first, version)
+        )
         yield msgspec.structs.replace(begin, part=ended)
         following = Part(
             first=version + 1,
             snapshot=(version, content),
             state_digest=digest,
-            checkpoints=part.checkpoints,
+            signatures_hold=part.signatures_hold,
         )
         begin, reached = Segment(part=following, begin_digest=commit.digest, begin_state=digest), version
-    yield msgspec.structs.replace(begin, part=msgspec.structs.replace(begin.part, last=last))
+    ended = msgspec.structs.replace(begin.part, last=last, checkpoints=_within(part, begin.part.first, last))
+    yield msgspec.structs.replace(begin, part=ended)
+
+
+def _within(part: Part, first: int, last: int) -> Sequence[Kept]:
+    """Return the checkpoints of some versions: a process need not be given all of them."""
+    return [kept for kept in part.checkpoints if first <= kept.checkpoint.version <= last]
 
 
 async def _first_version(streams: Streams, part: Part, last: int) -> int:

@@ -208,7 +208,14 @@ async def _part(at: Opened, asked: Asked, checkpoints: list[Kept]) -> Part:
         snapshot = await at.find(last or _ANY)
         if snapshot is None:
             raise BadConfigError("audit verify --from-snapshot: there is no whole snapshot to begin at")
-    return Part(first=first, last=last, whole=asked.whole, snapshot=snapshot, checkpoints=checkpoints)
+    return Part(
+        first=first,
+        last=last,
+        whole=asked.whole,
+        snapshot=snapshot,
+        checkpoints=checkpoints,
+        signatures_hold=True,
+    )
 
 
 def tell(report: Report, *, as_json: bool) -> None:
