@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, cast
 import msgspec
 
 from adapters.log.checkpoints import Kept, check_agrees, tail_digest
-from adapters.log.generations import check_begins
+from adapters.log.generations import check_begins, safe_mode_left
 from adapters.log.history import Cursors, Streams, check_frame, first_of_generation, stored_commit
 from domain.errors import ChainBrokenError, FactsLostError, HistoryError, HistoryGapError
 from domain.events.commit import Commit, is_sealed
@@ -127,6 +127,13 @@ async def check_end(streams: Streams, head: Commit | None, checkpoints: Sequence
             f"ledger: it ends at version {head.version} of generation {head.generation}, but a checkpoint in "
             f"{newest.source} was signed for version {signed.version} of generation {signed.generation}"
         )
+    if signed.generation < head.generation:
+        first = await first_of_generation(streams.ledger, head)
+        if first.version == 1 and safe_mode_left(first) is None:
+            raise HistoryError(
+                f"ledger: generation {head.generation} begins without an operator's word, though a checkpoint in "
+                f"{newest.source} was signed in generation {signed.generation}"
+            )
     for kept in checkpoints:
         if (kept.checkpoint.generation, kept.checkpoint.version) == (head.generation, head.version):
             await _check_tail(streams, kept)

@@ -97,7 +97,7 @@ async def audit(place: Here, waiting: Waiting, asked: Asked = ALL, source: Sourc
         await check_feed(using, at, report, ranged=asked.begin is not None or asked.end is not None)
     report.software, report.cluster, report.source = version("leaseway"), using.cluster, using.told
     report.differences[:0] = [*wrong, *false]
-    _say_unchecked(report, using, believed)
+    _say_unchecked(report, using, believed, whole=asked.whole)
     report.unchecked += silent
     return report
 
@@ -178,13 +178,19 @@ def _believed(kept: list[Kept], cluster: str, trusted: str) -> tuple[list[Kept],
     return believed, wrong
 
 
-def _say_unchecked(report: Report, source: Source, kept: list[Kept]) -> None:
+def _say_unchecked(report: Report, source: Source, kept: list[Kept], *, whole: bool) -> None:
     if not source.key:
         report.unchecked.append(
             "MACs of facts: the cluster's secret is not here; which facts were forged is taken from the commits' own word"
         )
     if source.kind == "copy" and not bundle.load(Path(source.copy)).header.public:
         report.unchecked.append("who made the copy: it is signed by nobody")
+    older = [each.checkpoint.generation for each in kept if each.checkpoint.generation < report.generation]
+    if older and not whole:
+        names = ", ".join(sorted(set(older)))
+        report.unchecked.append(
+            f"{len(older)} signed checkpoints of older generations ({names}): `--whole` compares those whose commits are kept"
+        )
     if not kept:
         report.unchecked.append("signed checkpoints: none are kept beside what was read")
 

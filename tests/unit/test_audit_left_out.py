@@ -221,3 +221,12 @@ async def test_a_ledger_whose_newest_message_is_no_commit_is_a_difference_and_no
 
     report = await audited(await with_ledger(lived, change), stored({}), Part())
     assert "not a commit" in report.differences[0].detail
+
+
+async def test_a_ledger_that_was_begun_anew_by_nobodys_word_is_held_against_what_was_signed_of_the_one_before(
+    lived: Lived, audited
+):
+    """Whoever writes another history gives it another generation's name: no checkpoint of the true one is of its versions."""
+    older = await checkpoint(lived, 234, generation="00000001")
+    report = await audited(lived.streams, stored({}), Part(checkpoints=[older]))
+    assert "begins without an operator's word" in report.differences[0].detail
