@@ -1,9 +1,10 @@
 """From stored history to a state: snapshot, then every commit after it; and the checks that must hold before anyone decides."""
 
 import hashlib
+import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -19,6 +20,7 @@ from domain.policies import CURRENT, KNOWN, Policy, rules_of
 from domain.ports import StoredMessage, Stream, Witnessed
 
 _COMMITS_AT_ONCE = 500
+_DIGEST: Final = re.compile("[0-9a-f]{32}")
 
 
 class Streams(msgspec.Struct, frozen=True):
@@ -238,12 +240,16 @@ def stored_commit(message: StoredMessage) -> Commit:
     """Return the commit in a message of the ledger.
 
     Raises:
-        ChainBrokenError: it is no commit, or its version is not its sequence.
+        ChainBrokenError: it is no commit, continues none, or its version is not its sequence.
     """
     try:
         stored = decode_commit(message.body)
     except (msgspec.DecodeError, RecursionError) as error:
         raise ChainBrokenError(f"ledger message {message.seq}: not a commit: {error}") from None
+    if not _DIGEST.fullmatch(stored.prev):
+        raise ChainBrokenError(
+            f"commit {stored.version}: continues a commit of digest {stored.prev[:40]!r}, which is none"
+        )
     if stored.version != message.seq:
         raise ChainBrokenError(f"ledger message {message.seq}: holds version {stored.version}")
     return stored

@@ -6,12 +6,12 @@ The library is synchronous and rebuilds in a thread of its own; the inputs of ea
 import asyncio
 from collections.abc import Iterable
 
-from adapters.log.history import Cursor, Cursors, History
+from adapters.log.history import Cursor, Cursors, History, stored_commit
 from adapters.log.travel import Fold
 from adapters.nats.eventsourcing.grant_ledger import GrantLedger
-from domain.events.commit import Commit, encode_commit
+from domain.errors import HistoryError
+from domain.events.commit import Commit
 from domain.ports import StoredMessage
-from domain.subjects import LEDGER
 
 _AT_ONCE = 200
 
@@ -51,16 +51,24 @@ def through_repository(ledger: GrantLedger) -> Fold:
 
 
 class _Handed(Cursor):
-    """Commits that were handed over, where a history expects a cursor over the ledger."""
+    """Reads the ledger as far as commits were handed over, each of which must be the one that stands there.
+
+    Their stored bytes are needed besides: a commit's digest is over those, and another version may have written them.
+    """
 
     def __init__(self, history: History) -> None:
         super().__init__(history.streams.ledger, after=history.position.version)
-        self._version = history.position.version
         self.given: list[Commit] = []
 
     async def take(self, high: int) -> list[StoredMessage]:
-        """Return the next commits, up to version `high`, as the ledger holds them."""
-        count = high - self._version
-        taken, self.given = self.given[:count], self.given[count:]
-        self._version = high
-        return [StoredMessage(each.version, 0, LEDGER, b"", encode_commit(each)) for each in taken]
+        """Return the next messages, up to version `high`.
+
+        Raises:
+            HistoryError: one is not the commit that was handed over.
+        """
+        stored = await super().take(high)
+        taken, self.given = self.given[: len(stored)], self.given[len(stored) :]
+        for message, each in zip(stored, taken, strict=True):
+            if stored_commit(message) != each:
+                raise HistoryError(f"ledger message {message.seq}: is not the commit that the repository has read")
+        return stored
