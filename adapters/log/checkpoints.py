@@ -161,7 +161,7 @@ class CheckpointBook:
 
     def generations(self) -> list[Generation]:
         """Return the generations of which anything is kept, in order."""
-        return sorted({Generation(path.stem.rpartition("-")[0]) for path in self._files("")})
+        return sorted({_generation_of(path) for path in self._files("")})
 
     def _files(self, generation: str) -> list[Path]:
         """Return the files of a generation, or of all, oldest first."""
@@ -186,19 +186,24 @@ class CheckpointBook:
     def _read(self, generation: str) -> list[Kept]:
         found: list[Kept] = []
         files = self._files(generation)
+        newest = {_generation_of(path): path for path in files}
         for path in files:
             *lines, torn = path.read_bytes().split(b"\n")
             for number, line in enumerate(lines, start=1):
                 try:
                     checkpoint = codec.decode_input(line)
-                except msgspec.DecodeError:
+                except (msgspec.DecodeError, RecursionError):
                     checkpoint = None
                 if not isinstance(checkpoint, Checkpoint):
                     raise HistoryError(f"checkpoints {path}: line {number} must be a checkpoint, it is none")
                 found.append(Kept(checkpoint=checkpoint, source=f"checkpoints/{path.name}"))
-            if torn and path != files[-1]:
+            if torn and path != newest[_generation_of(path)]:  # in the newest of each, a power cut may have done that
                 raise HistoryError(f"checkpoints {path}: the last line is cut off")
         return found
+
+
+def _generation_of(path: Path) -> Generation:
+    return Generation(path.stem.rpartition("-")[0])
 
 
 def _end_torn_line(path: Path, size: int) -> None:

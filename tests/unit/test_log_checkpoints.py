@@ -54,6 +54,15 @@ async def test_what_a_power_cut_leaves_of_a_line_is_cut_off_by_the_next_one(tmp_
     assert [kept.checkpoint.version for kept in await book.read()] == [1, 2]
 
 
+async def test_a_line_that_was_torn_before_a_new_generation_began_is_no_doubt_about_the_old_one(tmp_path: Path):
+    book = CheckpointBook(tmp_path)
+    await book.add(at(1))
+    file = next(tmp_path.iterdir())
+    file.write_bytes(file.read_bytes() + b'{"type":"obs.check')
+    await book.add(at(2, SECOND))
+    assert [kept.checkpoint.version for kept in await book.read()] == [1, 2]
+
+
 async def test_a_line_that_is_none_is_named(tmp_path: Path):
     book = CheckpointBook(tmp_path)
     await book.add(at(1))
