@@ -1,4 +1,4 @@
-"""A state is rebuilt through the repository from commits that another version has written, and from none but what stands there."""
+"""A state is rebuilt through the repository from commits of another version too, and from none but what stands there."""
 
 import hashlib
 from collections.abc import Callable, Iterable
