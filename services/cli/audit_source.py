@@ -1,8 +1,9 @@
 """Where an audit reads: the bus, the archive in ClickHouse, or a copy. A source says where; each process opens it for itself."""
 
+import asyncio
 import base64
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -12,13 +13,13 @@ import msgspec
 from adapters.keys import load_credentials
 from adapters.log.bundle import Bundle, load
 from adapters.log.checkpoints import Kept
-from adapters.log.history import Streams
+from adapters.log.history import Streams, stored_commit
 from adapters.log.reader import Reader
 from adapters.log.segments import FindState
 from adapters.log.snapshots import Snapshots
 from adapters.log.unkeyed import UnkeyedReader
 from adapters.nats.connection import connect
-from domain.errors import BusError, HistoryGapError, PublishRefusedError, UnreachableError
+from domain.errors import BusError, HistoryError, HistoryGapError, PublishRefusedError, UnreachableError
 from domain.events import Checkpoint, codec
 from domain.ports import Bounds, Stored, StoredMessage, Stream
 from domain.subjects import CONTROL, DECISIONS, EVENTS, LEDGER, SNAPSHOTS
@@ -27,6 +28,8 @@ Kind = Literal["stream", "archive", "copy"]
 _WAIT_S: Final = 3.0
 _PAGE: Final = 2000
 _ANSWER_S: Final = 60.0
+SETTLE_S: Final = 10.0
+_LOOK_S: Final = 0.2
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,6 +89,7 @@ async def opened(source: Source) -> AsyncIterator[Opened]:
             events, control, ledger = (
                 ArchivedStream(session, source.projector_url, name) for name in (EVENTS, CONTROL, LEDGER)
             )
+            await _settle(Streams(events, control, ledger), ledger)
             yield Opened(streams=Streams(events, control, ledger), find=_none)
             return
         try:
@@ -100,6 +104,24 @@ async def opened(source: Source) -> AsyncIterator[Opened]:
             return await snapshots.newest(not_after=upto)
 
         yield Opened(streams=streams, find=find, feed=bus.stream(DECISIONS))
+
+
+async def _settle(streams: Streams, ledger: "ArchivedStream") -> None:
+    """End the ledger where it ends now, and wait until the archive has what its last commit folded.
+
+    Each stream comes into ClickHouse by itself: rows of a live cluster's newest facts may be some tenths of a second behind.
+    """
+    head = await ledger.last()
+    if head is None:
+        return
+    ledger.end_at(head.seq)
+    with suppress(HistoryError):  # that it is no commit is for the verification to say
+        made, waited_s = stored_commit(head), 0.0
+        while waited_s < SETTLE_S and not (
+            (await streams.events.bounds()).last >= made.hi and (await streams.control.bounds()).last >= made.chi
+        ):
+            await asyncio.sleep(_LOOK_S)
+            waited_s += _LOOK_S
 
 
 async def _none(_: int) -> tuple[int, bytes] | None:
@@ -120,6 +142,11 @@ class ArchivedStream:
     def __init__(self, session: aiohttp.ClientSession, url: str, name: str) -> None:
         self.name = name
         self._session, self._url = session, url
+        self._end: int | None = None
+
+    def end_at(self, seq: int) -> None:
+        """Show nothing of what comes after a sequence."""
+        self._end = seq
 
     async def publish(
         self,
@@ -146,8 +173,9 @@ class ArchivedStream:
         return found[0] if found and found[0].seq == seq else None
 
     async def bounds(self) -> Bounds:
-        """Return what the archive holds."""
-        return (await self._ask(0, 0))[0]
+        """Return what the archive holds, up to where it ends."""
+        held = (await self._ask(0, 0))[0]
+        return held if self._end is None else msgspec.structs.replace(held, last=min(held.last, self._end))
 
     async def read(self, *, after: int, until: int | None = None) -> AsyncGenerator[Sequence[StoredMessage], None]:
         """Yield batches from `after` + 1 to `until` or the end.
