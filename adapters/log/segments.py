@@ -20,7 +20,7 @@ FindState = Callable[[int], Awaitable[tuple[int, bytes] | None]]
 _TRIED: Final = 5
 VERSIONS_MIN: Final = 50
 """A part with fewer commits is not worth a process."""
-PARTS_PER_WORKER: Final = 2
+PARTS_PER_WORKER: Final = 4
 """Parts differ in what they cost; with more of them than workers nobody waits long for the last one."""
 
 
