@@ -21,6 +21,7 @@ from domain.events.commit import decode_commit, encode_commit
 from domain.events.decision import SafeModeLeft
 from domain.ids import Generation
 from domain.ports import Bounds, StoredMessage
+from services.cli.audit_feed import check_feed
 from services.cli.audit_source import Opened, Source
 from services.cli.audit_workers import verified
 from tests.support.audited import Lived, lived_on, stored
@@ -230,3 +231,21 @@ async def test_a_ledger_that_was_begun_anew_by_nobodys_word_is_held_against_what
     older = await checkpoint(lived, 234, generation="00000001")
     report = await audited(lived.streams, stored({}), Part(checkpoints=[older]))
     assert "begins without an operator's word" in report.differences[0].detail
+
+
+async def test_a_feed_that_cannot_be_compared_with_a_torn_older_generation_is_said_to_be_unchecked(
+    lived: Lived, audited, tmp_path: Path
+):
+    streams = await renewed(lived, 100)
+    held = await messages(streams.ledger)
+    held[49] = msgspec.structs.replace(held[49], body=b"{")
+    torn = Streams(streams.events, streams.control, CopiedStream("LW_LEDGER", held))
+    report = await audited(torn, stored({}), Part())
+    assert report.clean
+    key = tmp_path / "operator.json"
+    secrets = Credentials(name="o", role="operator", cluster=CLUSTER, nkey_seed="", master_public=SIGNER.public)
+    save_credentials(key, secrets)
+    place = Opened(streams=torn, find=stored({}), feed=CopiedStream("LW_DECISIONS", []))
+    await check_feed(Source(kind="stream", cluster=CLUSTER, key=str(key)), place, report, ranged=False)
+    assert report.clean
+    assert "the feed: ledger message 50: not a commit" in report.unchecked[-1]
