@@ -7,12 +7,12 @@ from multiprocessing import get_context
 
 from adapters.log.chains import ProducerChains
 from adapters.log.history import History, last_commit
-from adapters.log.report import Difference, Report
+from adapters.log.report import Report
 from adapters.log.scan import NO_AGES, Ages, check_end, check_young, scan_left_out
 from adapters.log.segments import PARTS_PER_WORKER, Plan, Segment, join, plan, segments
 from adapters.log.tail import check_inputs
 from adapters.log.verify import Part, difference, verify_part
-from domain.errors import HistoryError, HistoryGapError
+from domain.errors import HistoryError, HistoryGapError, UnknownPolicyError
 from domain.subjects import ledger_subject
 from services.cli.audit_source import Opened, Source, opened
 
@@ -75,7 +75,7 @@ async def _in_processes(
     maker = History(place.streams, source.reader())
     parts: list[Segment] = []
     running: list[asyncio.Future[_Found]] = []
-    broken: Difference | None = None
+    broken: HistoryError | HistoryGapError | None = None
     # a fresh interpreter each: nothing of this one's loop or sockets is shared
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         try:
@@ -83,7 +83,7 @@ async def _in_processes(
                 parts.append(segment)
                 running.append(loop.run_in_executor(pool, _verify, source, segment.part, fold_max))
         except (HistoryError, HistoryGapError) as error:  # where the states are made, before any part has come to it
-            broken = difference(0, error)
+            broken = error
         found: list[tuple[Report, ProducerChains]] = []
         for segment, result in zip(parts, running, strict=True):
             report, chains, sound = await result
@@ -98,7 +98,10 @@ async def _in_processes(
         for _, later in found[1:]:
             chains.join(later)
     if broken is not None and report.clean:
-        report.differences.append(broken)
+        if isinstance(broken, UnknownPolicyError):
+            report.stopped = str(broken)
+        else:
+            report.differences.append(difference(0, broken))
     return report, chains
 
 

@@ -191,5 +191,23 @@ async def test_of_a_copy_only_what_was_not_read_for_deciding_is_looked_at_again(
         assert not sound & again
 
 
+async def test_a_policy_that_this_version_does_not_have_is_no_difference_to_several_processes_either(
+    lived: Lived, tmp_path: Path
+):
+    copy = tmp_path / "copy.zip"
+    ledger = [message async for batch in lived.streams.ledger.read(after=0) for message in batch]
+    ledger[149] = msgspec.structs.replace(
+        ledger[149], body=ledger[149].body.replace(b'"policy":"', b'"policy":"of-tomorrow-')
+    )
+    streams = Streams(lived.streams.events, lived.streams.control, CopiedStream("LW_LEDGER", ledger))
+    await bundle.export(streams, CLUSTER, copy)
+    source = Source(kind="copy", cluster=CLUSTER, copy=str(copy))
+    async with opened(source) as place:
+        for workers in (1, 2):
+            report = await verified(source, place, Part(), workers=workers, fold_max=1000, progress=lambda _, __: None)
+            assert report.differences == []
+            assert "commit 150: was decided by policy of-tomorrow-" in report.stopped
+
+
 def test_a_plan_of_nothing_is_a_plan():
     assert Plan(part=Part()).last == 0
