@@ -20,7 +20,15 @@ from adapters.nats.layout import EVENTS_AGE_S, LEDGER_AGE_S
 from domain.errors import BadConfigError, HistoryError, UnreachableError
 from domain.events import Checkpoint
 from services.cli.audit_arguments import Bound
-from services.cli.audit_copies import book_of, damages_of, export_copy, false_signature, import_copy, newest_copy
+from services.cli.audit_copies import (
+    book_of,
+    damages_of,
+    export_copy,
+    false_signature,
+    import_copy,
+    is_ours,
+    newest_copy,
+)
 from services.cli.audit_feed import check_feed
 from services.cli.audit_report import rows_of, write
 from services.cli.audit_source import Kind, Opened, Source, archived_checkpoints, opened
@@ -127,9 +135,9 @@ def source_of(place: Here, against: Kind | None, copy: Path | None) -> Source:
     if copy is not None:
         if against not in {None, "copy"}:
             raise BadConfigError(f"audit verify --against {against}: a copy is read with --copy alone")
-        cluster = bundle.load(copy).header.cluster
-        ours = key.is_file() and load_credentials(key).cluster == cluster
-        return Source(kind="copy", cluster=cluster, copy=str(copy), key=str(key) if ours else "")
+        header = bundle.load(copy).header
+        ours = key.is_file() and is_ours(header, load_credentials(key))
+        return Source(kind="copy", cluster=header.cluster, copy=str(copy), key=str(key) if ours else "")
     return Source(
         kind=against or "stream",
         cluster=place.config.cluster.name,

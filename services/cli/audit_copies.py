@@ -7,7 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
-from adapters.keys import Signer, load_credentials
+from adapters.keys import Credentials, Signer, load_credentials
 from adapters.log import bundle
 from adapters.log.bundle import Bundle
 from adapters.log.bundle_writer import sync
@@ -45,6 +45,11 @@ def false_signature(copy: Bundle, trusted: str) -> list[str]:
     if trusted and signed_by != trusted:
         return [f"{bundle.MANIFEST}: signed by {signed_by or 'nobody'}, trusted is {trusted}"]
     return []
+
+
+def is_ours(header: bundle.Header, operator: Credentials) -> bool:
+    """Tell whether a copy is of the cluster whose operator's key is here: many a cluster has the default name."""
+    return header.cluster == operator.cluster and header.public in {"", operator.master_public}
 
 
 # ---- export ----------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from adapters.keys import Signer, new_nkey
+from adapters.keys import Credentials, Signer, new_nkey, save_credentials
 from adapters.log import bundle
 from adapters.log.checkpoints import Kept, fingerprint, sign
 from adapters.log.copied import CopiedStream
@@ -19,6 +19,7 @@ from domain.events.commit import decode_commit
 from domain.ports import StoredMessage
 from services.cli.audit_copies import newest_copy
 from services.cli.main import main
+from services.data_directory import make_data
 from tests.support.audited import Lived, lived_on
 from tests.support.history import CLUSTER
 
@@ -170,3 +171,22 @@ async def test_a_hole_that_the_manifest_does_not_tell_of_is_named(lived: Lived, 
         for name, content in members.items():
             packed.writestr(name, content)
     assert ("manifest.json: LW_LEDGER", 0) in bundle.load(path).damaged
+
+
+async def test_a_copy_of_another_cluster_of_the_same_name_is_not_judged_with_this_ones_secret(
+    lived: Lived, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """Whoever has a cluster of the default name and audits another one had every fact called forged."""
+    path = await written(lived, tmp_path / "copy.zip", await checkpoint(lived))
+    operator = Credentials(
+        name="operator",
+        role="operator",
+        cluster=CLUSTER,
+        nkey_seed="",
+        cluster_mac_secret="cd" * 32,
+        master_public=STRANGER.public,
+    )
+    make_data(tmp_path / "data")
+    save_credentials(tmp_path / "data" / "keys" / "operator.json", operator)
+    code, told = await asyncio.to_thread(verified, path, capsys)
+    assert (code, "MACs of facts: the cluster's secret is not here" in told) == (0, True), told
