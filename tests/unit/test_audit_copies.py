@@ -21,7 +21,7 @@ from services.cli.audit_copies import newest_copy
 from services.cli.main import main
 from services.data_directory import make_data
 from tests.support.audited import Lived, lived_on
-from tests.support.history import CLUSTER
+from tests.support.history import CLUSTER, SECRET
 
 SIGNER, STRANGER = Signer(new_nkey()[0]), Signer(new_nkey()[0])
 OURS = fingerprint(SIGNER.public)
@@ -190,3 +190,35 @@ async def test_a_copy_of_another_cluster_of_the_same_name_is_not_judged_with_thi
     save_credentials(tmp_path / "data" / "keys" / "operator.json", operator)
     code, told = await asyncio.to_thread(verified, path, capsys)
     assert (code, "MACs of facts: the cluster's secret is not here" in told) == (0, True), told
+
+
+async def test_the_state_in_a_copy_is_the_same_to_whoever_looks_at_it(
+    lived: Lived, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """A cluster of the same name has another secret: by that one every fact is forged, and the state would be empty."""
+    path = await written(lived, tmp_path / "copy.zip")
+    seen: list[str] = []
+    for name, secret, public in (
+        ("ours", SECRET, SIGNER.public),
+        ("a stranger's", "cd" * 32, STRANGER.public),
+        ("nobody's", "", ""),
+    ):
+        data = tmp_path / name
+        make_data(data)
+        if secret:
+            operator = Credentials(
+                name="operator",
+                role="operator",
+                cluster=CLUSTER,
+                nkey_seed="",
+                cluster_mac_secret=secret,
+                master_public=public,
+            )
+            save_credentials(data / "keys" / "operator.json", operator)
+        code = await asyncio.to_thread(main, ["at", "120", "--copy", str(path), "--data", str(data), "--json"])
+        told = capsys.readouterr()
+        assert code == 0, told.err
+        seen.append(told.out)
+    assert '"version":120' in seen[0]
+    assert '"n0"' in seen[0]
+    assert seen == [seen[0]] * 3
