@@ -9,14 +9,13 @@ from domain.events import BorrowAccepted, BorrowFinished, BorrowStarted, Held, L
 from domain.events.decision import LeaseEvent
 from projections.why.moments import TERMINAL, Clock, Moment, clock_of, moments_of
 from projections.why.plans import LeaseLine, PlanSeen, folded, lease_line, plans_of
-from projections.why.said import Committed, Said, believed
+from projections.why.said import Committed, Said, believed, by_owner, is_owners
 from projections.words import count, duration
 
 PLANS_SHOWN: Final = 12
 """Runs of plans that a story shows; of more, the first, the one that led to the lease, and the newest."""
 WAIT_US_MIN: Final = 1_000
 """A shorter wait is a hop, not a wait."""
-_BY_OWNER: Final = ("queue.", "lend.")
 
 
 class Wait(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,8 +96,8 @@ def request_story(request: str, said: Sequence[Said], commits: Sequence[Committe
 
     None if no owner's fact is about it.
     """
-    facts = believed(said, commits)
-    own = [each for each in facts if each.names(request) and _tag(each).startswith(_BY_OWNER)]
+    facts = by_owner(believed(said, commits), request)
+    own = [each for each in facts if each.names(request) and is_owners(each)]
     if not own:
         return None
     clock, model = clock_of(own[0]), str(getattr(own[0].fact, "model", ""))

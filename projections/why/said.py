@@ -1,6 +1,6 @@
 """Stored messages as a story reads them: who said what, when by the server's stamp and by the speaker's own clock."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -13,6 +13,7 @@ from domain.subjects import speaker
 from projections.events import pseq_of
 
 MASTER: Final = "master"
+_BY_OWNER: Final = ("queue.", "lend.")
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +75,17 @@ def committed_of(message: StoredMessage) -> Committed | None:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return Committed(at_ns=message.stamp_ns, commit=commit) if commit.version == message.seq else None
+
+
+def is_owners(said: Said) -> bool:
+    """Tell whether this is a word of a request's owner: on its queue, or on what it has lent."""
+    return str(said.fact.__struct_config__.tag).startswith(_BY_OWNER)
+
+
+def by_owner(facts: Sequence[Said], request: str) -> list[Said]:
+    """Return facts in order, without what others say of a request in its owner's place: whoever spoke of it first owns it."""
+    owner = next((each.who for each in facts if each.names(request) and is_owners(each)), "")
+    return [each for each in facts if each.who == owner or not (each.names(request) and is_owners(each))]
 
 
 def believed(said: Iterable[Said], commits: Iterable[Committed]) -> list[Said]:

@@ -17,7 +17,7 @@ from projections.why.lease import LeaseStory, lease_story
 from projections.why.moments import TERMINAL
 from projections.why.plans import PlanSeen, plans_of
 from projections.why.request import RequestStory, request_story
-from projections.why.said import Committed, Said, committed_of, said_of
+from projections.why.said import Committed, Said, committed_of, is_owners, said_of
 from services.past.moment import when
 from services.past.source import Found, NotKnownError, Past, Sought, Span
 
@@ -160,7 +160,7 @@ async def _about(past: Past, request: RequestId, span: Span) -> Found:
 
 def _first_ns(found: Found, request: RequestId) -> int:
     """Return when the first of an owner's facts about a request was stored; 0 if there is none."""
-    return next((each.at_ns for each in _said(found.messages) if each.names(request) and _is_owners(each)), 0)
+    return next((each.at_ns for each in _said(found.messages) if each.names(request) and is_owners(each)), 0)
 
 
 def _begins(found: Found, request: RequestId) -> bool:
@@ -170,10 +170,6 @@ def _begins(found: Found, request: RequestId) -> bool:
 
 def _earlier(found: Found, wider: Found, request: RequestId) -> Found:
     return wider if 0 < _first_ns(wider, request) < (_first_ns(found, request) or 1 << 63) else found
-
-
-def _is_owners(said: Said) -> bool:
-    return str(said.fact.__struct_config__.tag).startswith(("queue.", "lend."))
 
 
 def _said(messages: Iterable[StoredMessage]) -> list[Said]:
@@ -236,7 +232,7 @@ class _AllHome:
 
 async def _commits_of(past: Past, request: str, said: Sequence[Said], span: Span) -> tuple[list[Committed], str]:
     """Return (the commits of a request's time and of its lease, what is missing of them)."""
-    own = [each for each in said if _is_owners(each)]
+    own = [each for each in said if is_owners(each)]
     if not own:
         return [], ""
     owner, first_ns = own[0].who, own[0].at_ns

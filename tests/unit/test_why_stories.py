@@ -203,6 +203,15 @@ def test_a_request_that_nobody_stored_has_no_story():
     assert lease_story("00010000-9-9", commits_of(story), []) is None
 
 
+def test_what_another_node_says_of_a_request_in_its_owners_place_is_not_in_its_story():
+    story, _ = lent_story()
+    story.recorder.state("b", finished("req_3"))
+    made = request_story("req_3", facts_of(story.recorder, '"req_3"'), commits_of(story))
+    assert made is not None
+    assert (made.owner, made.state) == ("a", "held")
+    assert {each.who for each in made.moments} == {"a"}
+
+
 def test_a_fact_that_the_master_did_not_believe_is_in_no_story():
     story, _ = lent_story()
     forged = story.recorder.state("a", finished("req_3", helper="c"))
