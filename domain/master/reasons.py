@@ -42,7 +42,7 @@ REASONS: Final[dict[str, str]] = {
     QUARANTINED: "The helper failed lent requests one after another and gets none for a while, probes included.",
     HELPER_CLAIMED: "Other owners hold all the slots that the helper can give, or lend to another model of its runtime.",
     LOAD_FORBIDDEN: "The linked model is not loaded there, and the link does not allow loading it.",
-    NOTHING_LENDABLE: "Requests are held, but none of them may be lent (returned once, or not replayable).",
+    NOTHING_LENDABLE: "Nothing is held that may be lent: nothing waits, or what waits was returned once or is not replayable.",
     SERVICE_UNPRICED: "Neither owner nor helper has been measured for this work, so there is no price for either.",
     OWNER_UNPRICED: "The helper has been measured, the owner has not: there is no price for its backlog.",
     SWITCH_UNPRICED: "The linked model would have to be loaded, and no load of it has been measured.",

@@ -2,15 +2,14 @@
 
 import argparse
 import asyncio
-from collections.abc import Sequence
 from typing import Final
 
 from domain.errors import BadConfigError
 from projections.decision_log import KINDS
 from services.cli.reach import here
-from services.cli.rows import clock_of, show
+from services.cli.rows import printer, show
 from services.cli.sentences import said
-from services.cli.show import Output, Row, duration, printable
+from services.cli.show import Output, Row, duration, printable, stamp
 from services.lifecycle import EXIT_OK
 
 _FILTERS: Final = ("owner", "helper", "kind", "reason", "outcome", "link", "request")
@@ -27,11 +26,8 @@ def run(parsed: argparse.Namespace) -> int:
         query["folded"] = "true"
     place, out = here(parsed), Output(as_json=parsed.json)
 
-    def print_rows(rows: Sequence[Row]) -> None:
-        for row in rows:
-            out.say(line_of(row), row)
-
-    asyncio.run(show(place, "decisions", {**query, "limit": str(parsed.limit)}, print_rows, follow=parsed.follow))
+    query["limit"] = str(parsed.limit)
+    asyncio.run(show(place, "decisions", query, printer(out, "decisions", line_of), follow=parsed.follow))
     return EXIT_OK
 
 
@@ -40,7 +36,7 @@ def line_of(row: Row) -> str:
     pair = " > ".join(filter(None, (row["owner"], row["helper"])))
     request = f"  [{row['request'][-8:]}]" if row["request"] else ""
     run = f"  ({row['rows']} times in {_span(row)})" if row.get("rows", 1) > 1 else ""
-    return printable(f"{clock_of(row)} {row['kind']:<15} {pair:<16} {said(row)}{request}{run}")
+    return printable(f"{stamp(row['at_ns'])} {row['kind']:<15} {pair:<16} {said(row)}{request}{run}")
 
 
 def _span(row: Row) -> str:

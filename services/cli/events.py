@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import re
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
@@ -14,7 +13,7 @@ from domain.subjects import EVENTS
 from services.cli.history import bus_of
 from services.cli.parser import BadUsageError
 from services.cli.reach import Here, here
-from services.cli.show import Output, duration, printable
+from services.cli.show import Output, duration, printable, stamp
 from services.lifecycle import EXIT_OK, one_line
 
 _AGO: Final = re.compile(r"([0-9]{1,9})(s|m|h|d)")
@@ -93,7 +92,7 @@ def row_of(message: StoredMessage) -> dict[str, Any]:
 
 def line_of(row: dict[str, Any]) -> str:
     """Return a stored fact as a person reads it: when, where, who, what, and its fields."""
-    at = datetime.fromtimestamp(row["at_ns"] / 1e9, UTC).astimezone().strftime("%H:%M:%S.%f")[:-3]
+    at = stamp(row["at_ns"])
     event = row["event"] if isinstance(row["event"], dict) else {}
     data = event.get("data")
     named = data.items() if isinstance(data, dict) else ()

@@ -2,15 +2,14 @@
 
 import argparse
 import asyncio
-from collections.abc import Sequence
 from typing import Final
 
 from domain.errors import BadConfigError
 from projections.loads import KINDS
 from services.cli.reach import here
-from services.cli.rows import clock_of, show
+from services.cli.rows import printer, show
 from services.cli.sentences import loaded
-from services.cli.show import Output, Row, printable
+from services.cli.show import Output, Row, printable, stamp
 from services.lifecycle import EXIT_OK
 
 _FILTERS: Final = ("node", "model", "kind")
@@ -23,14 +22,11 @@ def run(parsed: argparse.Namespace) -> int:
     query = {name: getattr(parsed, name) for name in _FILTERS if getattr(parsed, name)}
     place, out = here(parsed), Output(as_json=parsed.json)
 
-    def print_rows(rows: Sequence[Row]) -> None:
-        for row in rows:
-            out.say(line_of(row), row)
-
-    asyncio.run(show(place, "loads", {**query, "limit": str(parsed.limit)}, print_rows, follow=parsed.follow))
+    query["limit"] = str(parsed.limit)
+    asyncio.run(show(place, "loads", query, printer(out, "loads", line_of), follow=parsed.follow))
     return EXIT_OK
 
 
 def line_of(row: Row) -> str:
     """Return a row as one line: when, where, and the sentence."""
-    return printable(f"{clock_of(row)} {row['node']:<12} {loaded(row)}")
+    return printable(f"{stamp(row['at_ns'])} {row['node']:<12} {loaded(row)}")

@@ -2,12 +2,11 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from domain.errors import UnreachableError
 from services.cli.reach import Here, get
-from services.cli.show import Row, note
+from services.cli.show import Output, Row, note
 
 _POLL_S: Final = 0.5
 
@@ -38,6 +37,13 @@ async def _page(place: Here, table: str, query: dict[str, str]) -> dict[str, Any
     return answer
 
 
-def clock_of(row: Row) -> str:
-    """Return a row's stamp as the local time of day."""
-    return datetime.fromtimestamp(row["at_ns"] / 1e9, UTC).astimezone().strftime("%H:%M:%S.%f")[:-3]
+def printer(out: Output, title: str, line_of: Callable[[Row], str]) -> Callable[[Sequence[Row]], None]:
+    """Return what prints rows by `line_of`, and says to a person that there are none."""
+
+    def print_rows(rows: Sequence[Row]) -> None:
+        if not rows and not out.as_json:
+            out.say(f"{title}: none", {})
+        for row in rows:
+            out.say(line_of(row), row)
+
+    return print_rows

@@ -99,7 +99,11 @@ def add_projections(group: Callable[..., Any], command: Callable[..., argparse.A
         "message as it was stored, everything else is made again; from the streams `events` is too, as far as they reach back.",
     )
     rebuild.add_argument(
-        "--from", dest="source", default="archive", choices=("archive", "stream"), help="(default: archive)"
+        "--from",
+        dest="source",
+        default="archive",
+        choices=("archive", "stream"),
+        help="what to make rows from (default: %(default)s)",
     )
     rebuild.add_argument("--json", action="store_true", help=_JSON)
     about = "print the statements that make the tables"

@@ -8,7 +8,7 @@ from typing import Any, Final
 from adapters.nats.accounts import Member, inbox_prefix
 from adapters.nats.enrolment import Roster, load_roster, seed_path
 from adapters.nats.outside import DOMAIN, MIRRORED, PREFIX
-from adapters.nats.provision import administer, provision_tools
+from adapters.nats.provision import Provisioned, administer, provision_tools
 from domain.errors import BadConfigError, BadIdError, UnreachableError
 from domain.ids import node_id
 from services.cli.reach import Here, here
@@ -61,14 +61,20 @@ def _on_bus(place: Here, act: Callable[[str], Coroutine[Any, Any, None]]) -> Non
 
 
 async def _add(place: Here, out: Output, url: str, tool: str) -> None:
-    data, cluster = place.config.data, place.config.cluster.name
-    done = await provision_tools(data, url, cluster, added=(tool,))
+    done = await _provisioned(place, url, added=(tool,))
     await _require_known(place, url, f"{PREFIX}{tool}")
     row = _row(place, f"{PREFIX}{tool}")
     reads = (
         "from the oldest event on" if f"{MIRRORED[0]}/{row['member']}" in done.mirrors_made else "on from where it was"
     )
     out.say(_lesson(place, row, reads), row)
+
+
+async def _provisioned(place: Here, url: str, **tools: tuple[str, ...]) -> Provisioned:
+    try:
+        return await provision_tools(place.config.data, url, place.config.cluster.name, **tools)
+    except UnreachableError as error:
+        raise UnreachableError(f"{error}; {place.start_hint()}, then run this again") from None
 
 
 async def _require_known(place: Here, url: str, member: str) -> None:
@@ -93,7 +99,7 @@ async def _remove(place: Here, out: Output, url: str, tool: str) -> None:
     if f"{PREFIX}{tool}" not in known:
         named = ", ".join(name.removeprefix(PREFIX) for name in known) or "none"
         raise BadConfigError(f"subscribe --remove: {tool!r}: must be an enrolled tool; there are: {named}")
-    await provision_tools(data, url, cluster, removed=(tool,))
+    await _provisioned(place, url, removed=(tool,))
     out.say(f"tool {tool} is removed and cut off; its key is gone", {"tool": tool, "removed": True})
 
 

@@ -33,7 +33,7 @@ def run(parsed: argparse.Namespace) -> int:
     path = f"/admin/v1/telemetry/{parsed.question}"
     answer: dict[str, Any] = asyncio.run(get(place, "projector", place.endpoints.projector, path, query))
     rows: Sequence[Row] = answer[parsed.question]
-    shown = [dict(row) | {"t": _time_of(row["t"], answer["step"])} for row in rows]
+    shown = [dict(row) | {"t": time_of(row["t"], answer["step"])} for row in rows]
     out.rows(
         f"{parsed.question}, steps of {answer['step']} s", rows if out.as_json else shown, headings(parsed.question)
     )
@@ -53,6 +53,7 @@ def _plain(name: str) -> str:
     return name.removesuffix("_us").replace("_", " ")
 
 
-def _time_of(second: int, step_s: int) -> str:
-    form = "%Y-%m-%d" if step_s >= 86_400 else "%Y-%m-%d %H:%M"
-    return datetime.fromtimestamp(second, UTC).astimezone().strftime(form)
+def time_of(second: int, step_s: int) -> str:
+    """Return when a step begins: in UTC, as days are."""
+    form = "%Y-%m-%d" if step_s >= 86_400 else "%Y-%m-%dT%H:%MZ"
+    return datetime.fromtimestamp(second, UTC).strftime(form)

@@ -254,3 +254,12 @@ async def post_forged(port: int) -> bytes:
 def test_the_page_says_nothing_that_is_not_run_here() -> None:
     scripts = [line for line in PAGE.read_text().splitlines() if line.startswith("```python")]
     assert scripts == [f"```python name={name}" for name in ("follow.py", "join.py", "receive.py")]
+
+
+async def test_without_a_bus_the_tool_is_not_there_yet_and_the_line_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LEASEWAY_BUS_URL", f"nats://127.0.0.1:{free_port()}")
+    code = await asyncio.to_thread(main, ["subscribe", "--add", "dash", "--data", str(tmp_path / "data")])
+    assert code == 1
+    assert capsys.readouterr().err.rstrip().endswith("start it with `leaseway up`, then run this again")

@@ -1,8 +1,10 @@
 """Rows as people read them: each kind has its sentence, with the numbers behind it, and nothing that a terminal would obey."""
 
+import time
 from typing import Any
 
 import msgspec
+import pytest
 
 from domain.events import Input, LoadFailed, Registered
 from domain.subjects import EVENTS, LEDGER
@@ -12,7 +14,10 @@ from projections.project import Context, project
 from projections.tables import column_names
 from services.cli import decisions, events, loads
 from services.cli.parser import build_parser
+from services.cli.rows import printer
 from services.cli.sentences import loaded, said
+from services.cli.show import Output, stamp
+from services.cli.telemetry import time_of
 from tests.support.facts import MODEL, OWNER, Ledger, Teller, lent, plan, verdict
 from tests.support.kinds import DECISIONS, HELPERS, LOADS, OWNERS
 
@@ -72,6 +77,34 @@ def test_what_is_said_about_a_link_and_by_its_ends_names_the_numbers():
 def test_a_line_has_the_time_the_kind_both_ends_and_the_end_of_the_requests_id():
     line = decisions.line_of(rows_of("decisions", lent(0xABC))[0])
     assert line.endswith("lent            n1 > n2          lent after 1.5 ms: 0 slots, 1 out, work 64  [00000abc]")
+
+
+def test_every_line_has_its_day_and_says_that_it_is_utc_wherever_the_reader_is(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        at_ns = 1_796_000_000_123_000_000
+        assert stamp(at_ns) == "2026-11-30T00:53:20.123Z"
+        for line_of, row in (
+            (decisions.line_of, rows_of("decisions", lent(0xABC))[0]),
+            (loads.line_of, rows_of("loads", *LOADS, node="n2")[0]),
+            (events.line_of, events.row_of(Teller("n2").tells(LOADS[1], 7))),
+        ):
+            assert line_of(row | {"at_ns": at_ns}).startswith("2026-11-30T00:53:20.123Z ")
+        assert time_of(at_ns // 10**9, 60) == "2026-11-30T00:53Z"
+        assert time_of(1_795_996_800, 86_400) == "2026-11-30"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_where_there_are_no_rows_a_person_is_told_so_and_a_program_gets_nothing(capsys: pytest.CaptureFixture[str]):
+    out = Output(as_json=True)
+    printer(out, "decisions", decisions.line_of)([])
+    assert capsys.readouterr().out == ""
+    out.as_json = False
+    printer(out, "decisions", decisions.line_of)([])
+    assert capsys.readouterr().out == "decisions: none\n"
 
 
 def test_every_kind_of_load_has_its_sentence():
