@@ -1,18 +1,21 @@
-"""A tool that asks for everything and reads nothing is cut off by the server, and nobody else waits for it."""
+"""What a tool that asks for too much does to others: one that reads nothing, and one that never stops asking."""
 
 import asyncio
 import base64
 import json
 import socket
 import statistics
+import sys
 import time
 
 import nkeys
 import pytest
 
-from adapters.nats.provision import administer
+from adapters.nats.connection import connect
+from adapters.nats.enrolment import key_path
+from adapters.nats.provision import administer, provision_tools
 from domain.subjects import EVENTS
-from tests.support.nats import ServerUnderTest
+from tests.support.nats import CLUSTER, ServerUnderTest
 from tests.support.rogue import ROOT
 from tests.support.tools import API, enrol, take
 from tests.support.waiting import until
@@ -102,3 +105,29 @@ async def test_a_tool_that_never_reads_is_cut_off_and_the_bus_is_as_fast_as_befo
         *range(1, stored + 1)
     ]
     glutton.socket.close()
+
+
+async def test_a_tool_that_never_stops_asking_stops_no_fact_and_is_removed_meanwhile(
+    nats_server: ServerUnderTest,
+) -> None:
+    """The server then drops everybody's requests for the state of a stream: nobody begins to read until that tool is gone."""
+    await enrol(nats_server, "rogue")
+    node = await connect(nats_server.url, nats_server.credentials("n1"), name="n1")
+    for number in range(500):  # the answers name every subject
+        await node.stream(EVENTS).publish(f"{ROOT}.node.n1.queue.{number:016x}.held", b"{}")
+    command = ("-m", "tests.support.asker", nats_server.url, str(key_path(nats_server.data, "obs-rogue")))
+    rogues = [await asyncio.create_subprocess_exec(sys.executable, *command) for _ in range(2)]
+    await until("requests to be dropped", lambda: "queue limit reached" in nats_server.log(), timeout_s=25)
+    async with asyncio.timeout(10):
+        stored = await node.stream(EVENTS).publish(FACT, BODY)
+    async with asyncio.timeout(30):
+        await provision_tools(nats_server.data, nats_server.url, CLUSTER, removed=["rogue"])
+    master = await connect(nats_server.url, nats_server.credentials("master"), name="master")
+    async with asyncio.timeout(10):
+        assert (await master.stream(EVENTS).bounds()).last == stored.seq
+    for rogue in rogues:
+        assert rogue.returncode is None, "it would ask on"
+        rogue.kill()
+        await rogue.wait()
+    await node.close()
+    await master.close()
