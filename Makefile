@@ -65,8 +65,8 @@ million: $(VENV)/.installed ## Live N events on the real bus and decide them aga
 everywhere: $(VENV)/.installed ## Decide a kept history again under every Python, hash seed, batch and snapshot (DIR=folder ARGS="--jobs 2")
 	$(BIN)/python -m tests.replay.everywhere $(KEPT) $(ARGS)
 
-mutations: $(VENV)/.installed ## Change stored history in N ways, and count what is found (N=1000)
-	$(BIN)/python -m tests.mutations --n $(or $(N),1000) --jobs $(or $(JOBS),2)
+mutations: $(VENV)/.installed ## Change stored history in N ways on real servers, and count what is found (N=1000; ARGS="--journal FILE" goes on)
+	$(BIN)/python -m tests.mutations --n $(or $(N),1000) --jobs $(or $(JOBS),6) $(ARGS)
 
 projector-kills: $(VENV)/.installed ## Kill the projector N times at random inserts; rows and counts must be whole (N=20)
 	LW_KILLS=$(or $(N),20) $(BIN)/python -m pytest -p no:randomly -m long -s tests/integration/test_projector_kills.py

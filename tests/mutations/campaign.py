@@ -1,244 +1,299 @@
-"""One change after another: on a real server's store, and on histories in memory; what was found, and what was not."""
+"""One change after another on a real nats-server's store, each followed by a real start of a master, and an audit."""
 
 import asyncio
+import hashlib
 import random
 import shutil
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from time import monotonic
 
 import msgspec
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from nats.errors import Error as NatsError
 
-from adapters.clock import SystemClock
-from adapters.log.checkpoints import CheckpointBook
-from adapters.log.history import Streams
+from adapters.decisions import DecisionReader
+from adapters.log.checkpoints import CheckpointBook, Kept
+from adapters.log.fed import compare_feed
 from adapters.log.reader import Reader
 from adapters.log.report import Report
 from adapters.log.verify import Part, verify
-from adapters.nats.server import NatsServer
 from domain.errors import BusError, ChildFailedError, LeasewayError
-from domain.ports import StoredMessage
-from domain.subjects import LEDGER
-from services.master.loop import MasterLoop
-from tests.mutations.changes import CHANGES
-from tests.mutations.life import doubt_of_a_master, found_by_audit, lived
-from tests.mutations.store import HISTORY, STORE_CHANGES, live
-from tests.support.cluster import ClusterUnderTest, cluster_on
-from tests.support.nats import CLUSTER, ServerUnderTest
+from domain.events import Registered, Witness
+from domain.events.commit import decode_commit
+from domain.subjects import DECISIONS, LEDGER
+from tests.mutations.attackers import ATTACKS, Attack
+from tests.mutations.living import ANSWER_S, BOOK, Served, Store, last_version, served, server_on
+from tests.mutations.outcomes import Outcome, line
+from tests.mutations.process import start_as_a_process
+from tests.mutations.store import FEED_CHANGES, FORGED_CHANGES, ROLLED_BACK, STORE_CHANGES, StoreChange
+from tests.support.cluster import ClusterUnderTest
+from tests.support.nats import CLUSTER
 from tests.support.waiting import until
 
-ANSWER_S = 40.0
 TRIES = 3
+DRAWS = 20
+"""A kind of which so many draws in a row give what was there before has no more to give."""
+FEED_SHARE = 10
+"""One change of the feed on so many of history."""
+_OURS = (BusError, AssertionError, NatsError, TimeoutError, OSError)
+"""What a machine that is too busy does to a test; a change of history does not."""
 
 
-class Outcome(msgspec.Struct, frozen=True):
-    """What came of one change."""
+class Kind(msgspec.Struct, frozen=True):
+    """One way to change history: with the server stopped, or through its API."""
 
-    seed: int
-    change: str
-    what: str
-    audit: str = ""
-    """What the audit named; empty: nothing."""
-    master: str = ""
-    """Why the master was in safe mode; empty: it was not."""
-    decided: int = 0
-    """Commits that it stored all the same."""
-    refused: bool = False
-    """The bus itself did not come up on what was changed."""
-    harmless: bool = False
-    """Everything that is served is as it was: the server mended, or did not need, what was changed."""
+    family: str
+    name: str
+    change: StoreChange | None = None
+    attack: Attack | None = None
+    archived: bool = False
+    """ClickHouse has the newest checkpoint and has seen the newest commit."""
+    shown: bool = False
+    """A node registers anew and shows what it has seen."""
 
     @property
-    def found(self) -> bool:
-        """Whether the audit names it, and the master doubts before it decides."""
-        return self.harmless or (bool(self.audit) and bool(self.master) and not self.decided)
+    def key(self) -> tuple[str, str]:
+        """Return by what it is told from the others."""
+        return self.family, self.name
 
 
-async def in_memory(seed: int, folder: Path) -> Outcome:
-    """Change a history in memory by a seed."""
-    dice = random.Random(seed)
-    change = CHANGES[seed % len(CHANGES)]
-    life = lived(seed % 17)
-    what, changed = change(dice, life)
-    doubt = await doubt_of_a_master(changed, folder, SystemClock())
-    decides = doubt == "decides"
-    return Outcome(
-        seed,
-        change.__name__,
-        what,
-        audit=await found_by_audit(changed),
-        master="" if decides else doubt,
-        decided=int(decides),
-        harmless=changed == life,
-    )
+KINDS: tuple[Kind, ...] = (
+    *(Kind("disk", change.__name__, change) for change in STORE_CHANGES),
+    *(Kind("forger", change.__name__.removeprefix("forged_"), change) for change in FORGED_CHANGES),
+    *(Kind("API", attack.__name__, attack=attack) for attack in ATTACKS),
+    *(Kind("rollback", change.__name__, change, archived=True) for change in ROLLED_BACK),
+    *(Kind("rollback", f"{change.__name__}_seen_by_a_node", change, shown=True) for change in ROLLED_BACK),
+)
+FEED_KINDS: tuple[Kind, ...] = tuple(
+    Kind("feed", change.__name__.removeprefix("feed_"), change) for change in FEED_CHANGES
+)
 
 
-class _Standing(ServerUnderTest):
-    """A server whose directory was provisioned in another life of it."""
-
-    def __init__(self, data: Path, server: NatsServer) -> None:
-        self.data, self.servers, self.cluster, self._clients = data, [server], CLUSTER, []
+class SeenBeforeError(Exception):
+    """The dice gave what was tried before."""
 
 
-class Store:
-    """A stopped server's data directory, older copies of it, and what it served."""
+class Run:
+    """What all changes of a campaign share."""
 
-    def __init__(self, folder: Path) -> None:
-        self.data, self.older = folder / "data", folder / "older"
-        self.older.mkdir(parents=True)
-        self.served: dict[str, list[StoredMessage]] = {}
-
-    async def make(self) -> None:
-        """Live through the history once."""
-        await live(self.data, self.older)
-        async with self.server_on(self.data) as cluster:
-            self.served = await served(cluster)
+    def __init__(self, store: Store, folder: Path) -> None:
+        self.store, self.folder = store, folder
+        self.archive = ""
+        self.seen: dict[tuple[str, ...], int] = {}
+        """Number of each mutation by what it made of the store."""
+        self.doing: dict[int, str] = {}
+        """What was last done under a number."""
+        self.started: set[tuple[str, str]] = set()
+        """Kinds of which a mutation has met a master of its own process."""
 
     @asynccontextmanager
-    async def server_on(self, data: Path) -> AsyncIterator[ClusterUnderTest]:
-        """Run a server on a data directory."""
-        server = NatsServer(data, cluster=CLUSTER, port=0, monitor_port=0)
-        under_test = _Standing(data, server)
+    async def with_archive(self) -> AsyncIterator["Run"]:
+        """Let a projector answer as it does when ClickHouse holds all commits up to the newest."""
+        newest = self.store.life.witnessed
+        seen = {"generation": newest.generation, "version": newest.version, "digest": "", "seq": newest.version}
+
+        async def health(_: web.BaseRequest) -> web.Response:
+            return web.json_response({"status": "ok", "witness": seen})
+
+        server = TestServer(web.Application())
+        server.app.router.add_get("/health", health)
+        await server.start_server()
+        self.archive = str(server.make_url("")).rstrip("/")
         try:
-            await server.start(deadline_s=ANSWER_S)
-            async with cluster_on(under_test) as cluster:
-                yield cluster
+            yield self
         finally:
-            await server.stop()
+            await server.close()
 
-
-async def on_a_store(seed: int, store: Store, folder: Path) -> Outcome:
-    """Change a real store by a seed, start a server and a master on it, and audit it."""
-    dice = random.Random(seed)
-    change = STORE_CHANGES[seed % len(STORE_CHANGES)]
-    data = folder / "data"
-    shutil.copytree(store.data, data)
-    what = change(dice, data, store.older)
-    try:
-        return await _started_on(store, data, Outcome(seed, change.__name__, what))
-    except ChildFailedError as error:  # the server itself refuses its store: nobody can decide anything, and it says so
-        why = str(error)
-        return Outcome(seed, change.__name__, what, audit=why, master=why, refused=True)
-
-
-async def _started_on(store: Store, data: Path, blank: Outcome) -> Outcome:
-    """Start a server and a master on a changed store; return what they and the audit say."""
-    async with store.server_on(data) as cluster:
-        found = await served(cluster)
-        if found == store.served:
-            return msgspec.structs.replace(blank, harmless=True)
-        audited = await audit(cluster, data)
-        loop, _ = await cluster.master()
-        await until("it decides or doubts", lambda: loop.mode in {"active", "safe_mode"}, timeout_s=ANSWER_S)
-        after = await served(cluster)
-    decided = len(after.get(LEDGER, [])) - len(found.get(LEDGER, []))
-    return msgspec.structs.replace(
-        blank,
-        audit="" if audited is not None and audited.clean else _first(audited),
-        master=loop.doubt if loop.mode == "safe_mode" else "",
-        decided=max(0, decided),
-    )
-
-
-def _first(report: Report | None) -> str:
-    if report is None:
-        return "a stream is not there"
-    return report.stopped or report.differences[0].detail
-
-
-async def audit(cluster: ClusterUnderTest, data: Path) -> Report | None:
-    """Verify what a server serves; None if it cannot even be asked."""
-    kept = await CheckpointBook(data / "checkpoints-master").read()
-    secret = cluster.server.credentials("master").cluster_mac_secret
-    try:
-        return await verify(await cluster.streams(), Reader(CLUSTER, secret), part=Part(checkpoints=kept))
-    except LeasewayError:
-        return None
-
-
-async def served(cluster: ClusterUnderTest) -> dict[str, list[StoredMessage]]:
-    """Return every message that can be had of the three streams."""
-    streams: Streams = await cluster.streams()
-    found: dict[str, list[StoredMessage]] = {}
-    for stream in (streams.events, streams.control, streams.ledger):
-        found[stream.name] = []
+    async def one(self, number: int, kind: Kind, dice: random.Random, folder: Path) -> Outcome:
+        """Change the store in one way, start a server and a master on it, and audit it."""
+        data, began = folder / "data", monotonic()
+        shutil.copytree(self.store.data, data, ignore=shutil.ignore_patterns("logs"))
+        what = kind.change(dice, data, self.store) if kind.change is not None else ""
+        if kind.change is not None:
+            self._new(number, kind, _digest_of(data))
+        blank = Outcome(number=number, family=kind.family, kind=kind.name, what=what)
+        self.doing[number] = what
         try:
-            bounds = await stream.bounds()
-            for seq in range(bounds.first, bounds.last + 1):
-                message = await stream.get(seq)
-                if message is not None:
-                    found[stream.name].append(message)
-        except BusError:
-            continue
-    return found
+            made = await self._started(kind, dice, data, blank)
+        except ChildFailedError as error:  # the server refuses its store: nobody can decide anything, and it says so
+            made = msgspec.structs.replace(blank, refused=True, audit=str(error), doubt=str(error))
+        return msgspec.structs.replace(made, took_ms=int((monotonic() - began) * 1000))
+
+    def _new(self, number: int, kind: Kind, said: str) -> None:
+        """Note a mutation; the same one may be tried again under its own number alone."""
+        if self.seen.setdefault((*kind.key, said), number) != number:
+            raise SeenBeforeError
+
+    async def _started(self, kind: Kind, dice: random.Random, data: Path, blank: Outcome) -> Outcome:
+        async with server_on(data) as cluster:
+            if kind.attack is not None:
+                blank = msgspec.structs.replace(blank, what=await kind.attack(dice, cluster, self.store))
+                self._new(blank.number, kind, blank.what)
+            found = await served(cluster)
+            if found == self.store.served:
+                return msgspec.structs.replace(blank, changed=False)
+            if kind.family == "feed":
+                return await self._fed(cluster, found, blank)
+            if kind.shown:
+                await self._show(cluster)
+            audited = await self._audit(kind, cluster, data)
+            made = msgspec.structs.replace(blank, audit=audited)
+            return await self._start(kind, cluster, data, made)
+
+    async def _start(self, kind: Kind, cluster: ClusterUnderTest, data: Path, made: Outcome) -> Outcome:
+        """Start a master, the first of each kind as a process, and see whether it decides."""
+        before, process = await last_version(cluster), kind.key not in self.started
+        archive = self.archive if kind.archived else ""
+        settled = {"safe_mode"} if kind.shown else {"safe_mode", "active"}
+        if process:
+            doubt = await start_as_a_process(data, cluster.server.url, archive, settled)
+            self.started.add(kind.key)
+        else:
+            loop, _ = await cluster.master(archive=archive)
+            await until("it decides or doubts", lambda: loop.mode in settled, timeout_s=ANSWER_S)
+            doubt = loop.doubt if loop.mode == "safe_mode" else ""
+        commits, decisions = await _stored_since(cluster, before)
+        return msgspec.structs.replace(made, doubt=doubt, process=process, commits=commits, decisions=decisions)
+
+    async def _show(self, cluster: ClusterUnderTest) -> None:
+        """Let a node that has seen the newest decision register anew, as it does when the bus is back."""
+        newest = self.store.served[DECISIONS][-1]
+        reader = DecisionReader(CLUSTER, cluster.server.credentials("n1").master_public)
+        signed = reader.read(newest.body)
+        assert signed is not None
+        seen = Witness(generation=signed.generation, version=signed.order[1], signed=newest.body.decode())
+        await cluster.state("n1", Registered(url="http://h", models=(), version="1", depth=2, witness=seen))
+
+    async def _audit(self, kind: Kind, cluster: ClusterUnderTest, data: Path) -> str:
+        """Return what an audit names first, with the checkpoints that are kept; empty: nothing."""
+        kept = await CheckpointBook(data / BOOK).read()
+        if kind.archived or kind.shown:  # an auditor has a checkpoint of before, from ClickHouse or a copy
+            newest = self.store.kept[-1].checkpoint
+            kept = [*kept, Kept(checkpoint=newest, source="ClickHouse")]
+        secret = cluster.server.credentials("master").cluster_mac_secret
+        try:
+            report = await verify(await cluster.streams(), Reader(CLUSTER, secret), part=Part(checkpoints=kept))
+        except LeasewayError as error:
+            return f"a stream is not there: {error}"
+        return _first(report)
+
+    async def _fed(self, cluster: ClusterUnderTest, found: Served, made: Outcome) -> Outcome:
+        """Compare a changed feed, and count what a node would believe of what is not the master's."""
+        reader = DecisionReader(CLUSTER, cluster.server.credentials("n1").master_public)
+        bus = await cluster.bus("projector")
+        compared = await compare_feed(bus.stream(DECISIONS), bus.stream(LEDGER), reader, CLUSTER, dropped_before_ns=1)
+        published = {message.body for message in self.store.served[DECISIONS]}
+        strange = [message for message in found[DECISIONS] if message.body not in published]
+        return msgspec.structs.replace(
+            made,
+            audit=compared.differences[0].detail if compared.differences else "",
+            believed=sum(reader.read(message.body) is not None for message in strange),
+        )
 
 
-async def campaign(
-    count: int, *, share_real: float, seed: int, jobs: int, tell: Callable[[str], None]
-) -> list[Outcome]:
-    """Return what came of `count` changes; a share of them on real stores."""
-    real = round(count * share_real)
-    outcomes: list[Outcome] = []
-    with TemporaryDirectory() as name:
-        folder = Path(name)
-        store = Store(folder / "life")
-        if real:
-            tell("living through the history once")
-            await store.make()
-        waiting = iter(range(seed, seed + count))
+def _first(report: Report) -> str:
+    return "" if report.clean else (report.stopped or report.differences[0].detail)
+
+
+def _digest_of(data: Path) -> str:
+    """Return what all files of the bus' store are, so that no mutation counts twice."""
+    hasher = hashlib.blake2b(digest_size=16)
+    for path in sorted((data / "nats" / "store").rglob("*")):
+        if path.is_file():
+            hasher.update(f"{path.relative_to(data)}|".encode() + path.read_bytes())
+    return hasher.hexdigest()
+
+
+async def _stored_since(cluster: ClusterUnderTest, before: int) -> tuple[int, int]:
+    """Return (commits, decisions in them) that are stored after version `before`."""
+    stream = (await cluster.bus("projector")).stream(LEDGER)
+    commits = decisions = 0
+    for version in range(before + 1, await last_version(cluster) + 1):
+        message = await stream.get(version)
+        commits += 1
+        decisions += len(decode_commit(message.body).decisions) if message is not None else 0
+    return commits, decisions
+
+
+# ---- many of them ----------------------------------------------------------------------------------------------------
+
+
+class Campaign:
+    """Changes in turn, a kind after the other, until so many of them have changed something."""
+
+    def __init__(self, run: Run, *, seed: int, tell: Callable[[str], None], keep: Callable[[Outcome], None]) -> None:
+        self._run, self._seed, self._tell, self._keep = run, seed, tell, keep
+        self.outcomes: list[Outcome] = []
+        self._numbers = 0
+        self._lost: Counter[tuple[str, str]] = Counter()
+        self._spent: set[tuple[str, str]] = set()
+
+    async def until_counted(self, kinds: Sequence[Kind], count: int, *, jobs: int) -> None:
+        """Go on until `count` of these kinds count, or no kind has any more to give."""
+        names = {kind.key for kind in kinds}
+        under_way = 0
+
+        def have() -> int:
+            return sum(each.counts and (each.family, each.kind) in names for each in self.outcomes)
 
         async def work() -> None:
-            for number in waiting:
-                on_store = number - seed < real
-                made = await _tried(number, store if on_store else None, folder, tell)
-                outcomes.append(made)
-                if not made.found:
-                    tell(f"NOT FOUND: seed {made.seed} {made.change} {made.what}: {made}")
-                if len(outcomes) % 25 == 0:
-                    tell(f"{len(outcomes)} of {count}: {line(outcomes)}")
+            nonlocal under_way
+            while have() + under_way < count:
+                left = [kind for kind in kinds if kind.key not in self._spent]
+                if not left:
+                    return
+                number, self._numbers = self._numbers, self._numbers + 1
+                under_way += 1
+                try:
+                    made = await self._drawn(number, left[number % len(left)])
+                finally:
+                    under_way -= 1
+                if made is not None:
+                    self.take(made)
 
         await asyncio.gather(*(work() for _ in range(jobs)))
-    return outcomes
 
+    def take(self, made: Outcome, *, kept_before: bool = False) -> None:
+        """Note an outcome."""
+        self.outcomes.append(made)
+        self._numbers = max(self._numbers, made.number + 1)
+        if made.process:
+            self._run.started.add((made.family, made.kind))
+        if kept_before:
+            return
+        self._keep(made)
+        if made.counts and not made.found:
+            self._tell(f"NOT FOUND: {made}")
+        if len(self.outcomes) % 25 == 0:
+            self._tell(line(self.outcomes))
 
-async def _tried(seed: int, store: Store | None, folder: Path, tell: Callable[[str], None]) -> Outcome:
-    """Return what came of one change; on a machine that is too busy for a server to answer it is tried again."""
-    for attempt in range(TRIES):
-        try:
-            with TemporaryDirectory(dir=folder) as own:
-                return await (on_a_store(seed, store, Path(own)) if store is not None else in_memory(seed, Path(own)))
-        except (BusError, AssertionError) as error:
-            tell(f"once more: seed {seed}: {error}")
-            if attempt + 1 == TRIES:
-                raise
-    raise AssertionError("the last try returns or raises")
+    async def _drawn(self, number: int, kind: Kind) -> Outcome | None:
+        """Return what came of one change that was not tried before; None if the kind has none."""
+        for draw in range(DRAWS):
+            try:
+                return await self._tried(number, kind, draw)
+            except SeenBeforeError:
+                continue
+        self._spent.add(kind.key)
+        return None
 
-
-def line(outcomes: list[Outcome]) -> str:
-    """Return the figures of some outcomes in one line."""
-    harmless = sum(each.harmless for each in outcomes)
-    found = sum(each.found for each in outcomes) - harmless
-    refused = sum(each.refused for each in outcomes)
-    effective = len(outcomes) - harmless
-    share = f"{found / effective:.2%}" if effective else "-"
-    decided = sum(each.decided for each in outcomes)
-    return (
-        f"{len(outcomes)} mutations, {harmless} without effect, {refused} that the bus refused, "
-        f"{found} of {effective} found ({share}), "
-        f"{decided} commits decided on changed history"
-    )
-
-
-def table(outcomes: list[Outcome]) -> list[str]:
-    """Return a line for each kind of change."""
-    kinds = Counter(each.change for each in outcomes)
-    rows = []
-    for kind in sorted(kinds):
-        mine = [each for each in outcomes if each.change == kind]
-        rows.append(f"  {kind:<26} {line(mine)}")
-    return rows
-
-
-__all__ = ["HISTORY", "MasterLoop", "Outcome", "Store", "campaign", "in_memory", "line", "on_a_store", "table"]
+    async def _tried(self, number: int, kind: Kind, draw: int) -> Outcome:
+        """Try it again where a server or an answer was lost; say so, and go on without it after the last try."""
+        why = ""
+        for _ in range(TRIES):
+            dice = random.Random(f"{self._seed}/{number}/{draw}")
+            try:
+                with TemporaryDirectory(dir=self._run.folder, ignore_cleanup_errors=True) as own:
+                    return await self._run.one(number, kind, dice, Path(own))
+            except _OURS as error:
+                why = f"{type(error).__name__}: {error}"
+                self._tell(f"once more: number {number} {kind.name} {self._run.doing.get(number, '')}: {why}")
+        self._lost[kind.key] += 1
+        if self._lost[kind.key] >= TRIES:  # it is the kind: the others go on
+            self._spent.add(kind.key)
+        return Outcome(number=number, family=kind.family, kind=kind.name, what="", lost=why)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from adapters.log.reader import Reader
 from domain.events.commit import Commit, decode_commit, encode_commit, seal
 from domain.ports import StoredMessage
 from tests.mutations.life import Life, decided, stored
@@ -161,7 +162,13 @@ def _rechained(life: Life, commits: list[Commit], begin: int) -> Life:
         inputs = (*life.control[made.clo : made.chi], *life.facts[made.lo : made.hi])
         prev = commits[at - 1].digest if at else made.prev
         commits[at] = seal(msgspec.structs.replace(made, prev=prev), inputs)
-    return life.with_stream("LW_LEDGER", stored(commits, START_NS))
+    return _with_commits(life, commits)
+
+
+def _with_commits(life: Life, commits: list[Commit]) -> Life:
+    """Return the life with another ledger, stored after everything else."""
+    stamp_ns = max(START_NS, life.facts[-1].stamp_ns)
+    return life.with_stream("LW_LEDGER", stored(commits, stamp_ns, life.ledger[0].subject))
 
 
 def forge_everything(dice: random.Random, life: Life) -> tuple[str, Life]:
@@ -170,11 +177,9 @@ def forge_everything(dice: random.Random, life: Life) -> tuple[str, Life]:
     recorder.control = list(life.control)
     kept = [message for message in life.facts if message.seq != gone]
     recorder.facts = list(_renumbered(kept))
-    master = decided(recorder, dice.randrange(1000))
-    changed = life.with_stream("LW_EVENTS", tuple(recorder.facts)).with_stream(
-        "LW_LEDGER", stored(master.commits, START_NS)
-    )
-    return f"without fact {gone}", changed
+    generation = decode_commit(life.ledger[0].body).generation
+    master = decided(recorder, dice.randrange(1000), Reader(life.cluster, life.secret), generation)
+    return f"without fact {gone}", _with_commits(life.with_stream("LW_EVENTS", tuple(recorder.facts)), master.commits)
 
 
 def restore_older(dice: random.Random, life: Life) -> tuple[str, Life]:
@@ -188,6 +193,8 @@ def restore_older(dice: random.Random, life: Life) -> tuple[str, Life]:
 def lose_the_tail(dice: random.Random, life: Life) -> tuple[str, Life]:
     """Facts that no commit has folded yet."""
     hi = decode_commit(life.ledger[-1].body).hi
+    if hi >= len(life.facts):
+        return truncate(dice, life)
     kept = dice.randrange(hi, len(life.facts))
     return f"after {kept}", life.with_stream("LW_EVENTS", life.facts[:kept])
 

@@ -45,6 +45,9 @@ class Life(msgspec.Struct, frozen=True):
     witnessed: Witnessed
     snapshot: tuple[int, bytes]
     """The newest state for which a commit vouches: a master begins there, and what is before it is easily overlooked."""
+    cluster: str = CLUSTER
+    secret: str = SECRET
+    """Of the cluster's MACs."""
 
     def streams(self) -> dict[str, tuple[StoredMessage, ...]]:
         """Return the messages by stream."""
@@ -59,9 +62,10 @@ class Life(msgspec.Struct, frozen=True):
 SIGNER = Signer(new_nkey()[0])
 
 
-def decided(recorder: Recorder, seed: int) -> Master:
+def decided(recorder: Recorder, seed: int, reader: Reader | None = None, generation: str = "00010000") -> Master:
     """Let a master decide a history in batches of that seed."""
-    master, dice = Master(), random.Random(seed)
+    master, dice = Master(generation), random.Random(seed)
+    master.reader = reader or master.reader
     master.take_all(recorder, lambda: dice.randint(1, 20))
     return master
 
@@ -114,13 +118,13 @@ def _snapshot(recorder: Recorder, commits: list[Commit]) -> tuple[int, bytes]:
     return newest, encode_state(state)
 
 
-def stored(commits: list[Commit], stamp_ns: int) -> tuple[StoredMessage, ...]:
+def stored(commits: list[Commit], stamp_ns: int, subject: str = LEDGER_SUBJECT) -> tuple[StoredMessage, ...]:
     """Return commits as the ledger holds them."""
     return tuple(
         StoredMessage(
             made.version,
             stamp_ns + 10**15 + made.version,
-            LEDGER_SUBJECT,
+            subject,
             encode_headers(None, message_id=f"{made.version}-{made.digest}", expected_last=made.version - 1),
             encode_commit(made),
         )

@@ -1,131 +1,17 @@
-"""A real nats-server's store of a history that a real master decided, and the ways in which its files can change.
-
-A record in a block file is: length (4 bytes, highest bit: it has headers), sequence (8), stamp (8), length of the subject (2),
-subject, length of the headers (4, where there are any), headers, body, checksum (8).
-"""
+"""What can become of a real nats-server's files: what a disk does, what an accident does, what a forger at the disk does."""
 
 import random
 import shutil
-import struct
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
+from domain.subjects import DECISIONS
+from tests.mutations import changes, feed_changes
+from tests.mutations.blocks import BYTE_CLASSES, blocks_of, folder_of, forget, records_of, write_stream
+from tests.mutations.living import BOOK, BURSTS, HISTORY, WITNESS, Store
 
-from tests.support.cluster import ClusterUnderTest, cluster_on
-from tests.support.history import finished, held, link, registered, started
-from tests.support.nats import CLUSTER, NODES, provisioned_server
-from tests.support.waiting import until
-
-HISTORY = ("LW_EVENTS", "LW_CONTROL", "LW_LEDGER")
-FIXED = 22
-CHECKSUM = 8
-BURSTS = 4
-
-
-class Record(msgspec.Struct, frozen=True):
-    """Where one message stands in a block file."""
-
-    at: int
-    size: int
-    subject: int
-    """Bytes of the subject."""
-    headers: int
-    """Bytes of the headers; -1 if it has none."""
-
-    def parts(self) -> dict[str, tuple[int, int]]:
-        """Return (begin, end) of each class of bytes in it."""
-        at, end = self.at, self.at + self.size
-        subject_end = at + FIXED + self.subject
-        found = {
-            "length": (at, at + 4),
-            "sequence": (at + 4, at + 12),
-            "stamp": (at + 12, at + 20),
-            "subject_length": (at + 20, at + FIXED),
-            "subject": (at + FIXED, subject_end),
-            "checksum": (end - CHECKSUM, end),
-        }
-        body = subject_end
-        if self.headers >= 0:
-            found |= {
-                "headers_length": (subject_end, subject_end + 4),
-                "headers": (subject_end + 4, subject_end + 4 + self.headers),
-            }
-            body = subject_end + 4 + self.headers
-        return found | {"body": (body, end - CHECKSUM)}
-
-
-BYTE_CLASSES = (
-    "length", "sequence", "stamp", "subject_length", "subject", "headers_length", "headers", "body", "checksum",
-)  # fmt: skip
-
-
-def records_of(content: bytes) -> list[Record]:
-    """Return the records of a block file."""
-    found, at = [], 0
-    while at + FIXED <= len(content):
-        (length,) = struct.unpack_from("<I", content, at)
-        size, has_headers = length & 0x7FFFFFFF, bool(length >> 31)
-        (subject,) = struct.unpack_from("<H", content, at + 20)
-        if size < FIXED + CHECKSUM or at + size > len(content):
-            break
-        headers = struct.unpack_from("<I", content, at + FIXED + subject)[0] if has_headers else -1
-        found.append(Record(at, size, subject, headers))
-        at += size
-    return found
-
-
-def folder_of(data: Path, stream: str) -> Path:
-    """Return the directory in which the server keeps a stream."""
-    found = [path for path in (data / "nats").rglob(stream) if path.is_dir() and path.parent.name == "streams"]
-    assert len(found) == 1, found
-    return found[0]
-
-
-def blocks_of(data: Path, stream: str) -> list[Path]:
-    """Return a stream's block files, oldest first."""
-    return sorted(folder_of(data, stream).rglob("*.blk"), key=lambda path: int(path.stem))
-
-
-# ---- one life, and older copies of it --------------------------------------------------------------------------------
-
-
-async def live(data: Path, older: Path) -> None:
-    """Let a real master decide on a real server in `data`; leave copies of earlier moments in `older`, all of it stopped."""
-    async with provisioned_server(data) as server:
-        for burst in range(BURSTS):
-            async with cluster_on(server) as cluster:
-                await _burst(cluster, burst)
-            await server.stop()
-            if burst + 1 < BURSTS:
-                shutil.copytree(data, older / str(burst))
-                await server.restart()
-
-
-async def _burst(cluster: ClusterUnderTest, number: int) -> None:
-    loop, _ = await cluster.master()
-    if not number:
-        await cluster.state("n1", registered(), finished("req_fit"))
-        await cluster.state("n2", registered())
-        await cluster.decree(link("n1", "n2"))
-    else:
-        await cluster.state("n1", registered())
-        await cluster.state("n2", registered())
-    name = f"{number:02d}"
-    await cluster.state("n1", started(f"req_{name}s"), *(held(f"req_{name}_{i}", i + 1) for i in range(8)))
-    await until("it leases", lambda: loop.state.leases, timeout_s=60)
-    for i in range(4):
-        await cluster.state("n1", started(f"req_{name}_{i}"), finished(f"req_{name}_{i}", service_us=400_000))
-    last = (await (await cluster.streams()).events.bounds()).last
-    await until("all is folded", lambda: loop.state.hi >= last, timeout_s=60)
-    await cluster.end("master")
-    await loop.sign_off()
-
-
-# ---- what can become of the files ------------------------------------------------------------------------------------
-
-StoreChange = Callable[[random.Random, Path, Path], str]
-"""(dice, data directory, older copies) -> what was done."""
+StoreChange = Callable[[random.Random, Path, Store], str]
+"""(dice, data directory of a stopped server, the life that it is a copy of) -> what was done."""
 
 
 def _a_block(dice: random.Random, data: Path) -> tuple[str, Path]:
@@ -136,7 +22,7 @@ def _a_block(dice: random.Random, data: Path) -> tuple[str, Path]:
 def flip_in(part: str) -> StoreChange:
     """Return the change of one bit in a class of bytes of a record."""
 
-    def change(dice: random.Random, data: Path, _: Path) -> str:
+    def change(dice: random.Random, data: Path, _: Store) -> str:
         stream, block = _a_block(dice, data)
         content = bytearray(block.read_bytes())
         records = [each for each in records_of(bytes(content)) if part in each.parts()]
@@ -144,15 +30,16 @@ def flip_in(part: str) -> StoreChange:
             return flip_in("body")(dice, data, _)
         begin, end = dice.choice(records).parts()[part]
         at = dice.randrange(begin, end)
-        content[at] ^= 1 << dice.randrange(8)
+        bit = dice.randrange(8)
+        content[at] ^= 1 << bit
         block.write_bytes(content)
-        return f"{stream} {block.name} byte {at}"
+        return f"{stream} {block.name} byte {at} bit {bit}"
 
     change.__name__ = f"flip_{part}"
     return change
 
 
-def flip_anywhere(dice: random.Random, data: Path, _: Path) -> str:
+def flip_anywhere(dice: random.Random, data: Path, _: Store) -> str:
     """One bit of any file of a stream: index and state of the server's own as well."""
     stream = dice.choice(HISTORY)
     files = sorted(path for path in folder_of(data, stream).rglob("*") if path.is_file() and path.stat().st_size)
@@ -164,7 +51,7 @@ def flip_anywhere(dice: random.Random, data: Path, _: Path) -> str:
     return f"{stream} {path.name} byte {at}"
 
 
-def zero_a_page(dice: random.Random, data: Path, _: Path) -> str:
+def zero_a_page(dice: random.Random, data: Path, _: Store) -> str:
     """A page of zeros where there were records: what a lost write leaves."""
     stream, block = _a_block(dice, data)
     content = bytearray(block.read_bytes())
@@ -174,7 +61,7 @@ def zero_a_page(dice: random.Random, data: Path, _: Path) -> str:
     return f"{stream} {block.name} from {at}"
 
 
-def cut_a_block(dice: random.Random, data: Path, _: Path) -> str:
+def cut_a_block(dice: random.Random, data: Path, _: Store) -> str:
     """The end of a block file."""
     stream, block = _a_block(dice, data)
     content = block.read_bytes()
@@ -183,27 +70,27 @@ def cut_a_block(dice: random.Random, data: Path, _: Path) -> str:
     return f"{stream} {block.name} after {kept}"
 
 
-def cut_at_a_record(dice: random.Random, data: Path, _: Path) -> str:
+def cut_at_a_record(dice: random.Random, data: Path, _: Store) -> str:
     """The newest records of a block file, and what the server noted of them."""
     stream, block = _a_block(dice, data)
     content = block.read_bytes()
     record = dice.choice(records_of(content))
     block.write_bytes(content[: record.at])
-    _forget(data, stream)
+    forget(data, stream)
     return f"{stream} {block.name} from {record.at}"
 
 
-def remove_a_record(dice: random.Random, data: Path, _: Path) -> str:
+def remove_a_record(dice: random.Random, data: Path, _: Store) -> str:
     """One record out of the middle, and what the server noted of it."""
     stream, block = _a_block(dice, data)
     content = block.read_bytes()
     record = dice.choice(records_of(content))
     block.write_bytes(content[: record.at] + content[record.at + record.size :])
-    _forget(data, stream)
+    forget(data, stream)
     return f"{stream} {block.name} at {record.at}"
 
 
-def swap_records(dice: random.Random, data: Path, _: Path) -> str:
+def swap_records(dice: random.Random, data: Path, _: Store) -> str:
     """Two records change places; each is whole in itself."""
     stream, block = _a_block(dice, data)
     content = block.read_bytes()
@@ -214,11 +101,11 @@ def swap_records(dice: random.Random, data: Path, _: Path) -> str:
     first, second = content[one.at : one.at + one.size], content[two.at : two.at + two.size]
     between = content[one.at + one.size : two.at]
     block.write_bytes(content[: one.at] + second + between + first + content[two.at + two.size :])
-    _forget(data, stream)
+    forget(data, stream)
     return f"{stream} {block.name} at {one.at} and {two.at}"
 
 
-def replace_a_body(dice: random.Random, data: Path, _: Path) -> str:
+def replace_a_body(dice: random.Random, data: Path, _: Store) -> str:
     """A record's body by that of another record of the same size, else by noise."""
     stream, block = _a_block(dice, data)
     content = bytearray(block.read_bytes())
@@ -229,50 +116,111 @@ def replace_a_body(dice: random.Random, data: Path, _: Path) -> str:
     return f"{stream} {block.name} at {record.at}"
 
 
-def remove_a_block(dice: random.Random, data: Path, _: Path) -> str:
+def remove_a_block(dice: random.Random, data: Path, _: Store) -> str:
     """A whole block file."""
     stream, block = _a_block(dice, data)
     block.unlink()
     return f"{stream} {block.name}"
 
 
-def remove_the_messages(dice: random.Random, data: Path, _: Path) -> str:
+def remove_the_messages(dice: random.Random, data: Path, _: Store) -> str:
     """Everything that a stream holds, but not the stream."""
     stream = dice.choice(HISTORY)
     shutil.rmtree(folder_of(data, stream) / "msgs")
     return stream
 
 
-def remove_a_stream(dice: random.Random, data: Path, _: Path) -> str:
+def remove_a_stream(dice: random.Random, data: Path, _: Store) -> str:
     """A stream with all that is in it."""
     stream = dice.choice(HISTORY)
     shutil.rmtree(folder_of(data, stream))
     return stream
 
 
-def restore_a_stream(dice: random.Random, data: Path, older: Path) -> str:
+def restore_a_stream(dice: random.Random, data: Path, store: Store) -> str:
     """One stream as an older copy has it."""
     stream, moment = dice.choice(HISTORY), dice.randrange(BURSTS - 1)
-    folder = folder_of(data, stream)
-    shutil.rmtree(folder)
-    shutil.copytree(folder_of(older / str(moment), stream), folder)
+    _from_older(stream, moment, data, store)
     return f"{stream} of moment {moment}"
 
 
-def restore_the_store(dice: random.Random, data: Path, older: Path) -> str:
+def restore_the_store(dice: random.Random, data: Path, store: Store) -> str:
     """The whole store directory as an older copy has it."""
     moment = dice.randrange(BURSTS - 1)
     shutil.rmtree(data / "nats")
-    shutil.copytree(older / str(moment) / "nats", data / "nats")
+    shutil.copytree(store.older / str(moment) / "nats", data / "nats")
     return f"moment {moment}"
 
 
-def _forget(data: Path, stream: str) -> None:
-    """Let the server read its blocks again, instead of what it noted of them."""
-    for path in folder_of(data, stream).rglob("index.db"):
-        path.unlink()
+def restore_two_streams(dice: random.Random, data: Path, store: Store) -> str:
+    """Two streams as an older copy has them: the third is of now."""
+    moment, kept = dice.randrange(BURSTS - 1), dice.choice(HISTORY)
+    for stream in HISTORY:
+        if stream != kept:
+            _from_older(stream, moment, data, store)
+    return f"all but {kept} of moment {moment}"
 
 
+def restore_each_from_another_moment(dice: random.Random, data: Path, store: Store) -> str:
+    """Every stream as some older copy has it, not all of the same moment."""
+    moments = [dice.randrange(BURSTS - 1) for _ in HISTORY]
+    for stream, moment in zip(HISTORY, moments, strict=True):
+        _from_older(stream, moment, data, store)
+    return f"moments {moments}"
+
+
+def _from_older(stream: str, moment: int, data: Path, store: Store) -> None:
+    folder = folder_of(data, stream)
+    shutil.rmtree(folder)
+    shutil.copytree(folder_of(store.older / str(moment), stream), folder)
+
+
+# ---- a forger at the disk, who mends checksums, sequences and all digests that have no key ---------------------------
+
+
+def forged(change: changes.Change) -> StoreChange:
+    """Return a change of history as a change of block files whose checksums are right."""
+
+    def write(dice: random.Random, data: Path, store: Store) -> str:
+        what, after = change(dice, store.life)
+        before = store.life.streams()
+        for stream, messages in after.streams().items():
+            if messages != before[stream]:
+                write_stream(data, stream, messages)
+        return what
+
+    write.__name__ = f"forged_{change.__name__}"
+    return write
+
+
+def forged_feed(change: feed_changes.FeedChange) -> StoreChange:
+    """Return the same of the feed of decisions."""
+
+    def write(dice: random.Random, data: Path, store: Store) -> str:
+        what, after = change(dice, store.served[DECISIONS])
+        write_stream(data, DECISIONS, after)
+        return what
+
+    write.__name__ = f"feed_{change.__name__}"
+    return write
+
+
+# ---- everything as it was, the master's own memory too ---------------------------------------------------------------
+
+
+def roll_back_the_cluster(dice: random.Random, data: Path, store: Store) -> str:
+    """The bus and the master's data directory as they were: what was signed and kept elsewhere alone can tell."""
+    moment = dice.randrange(BURSTS - 1)
+    for name in ("nats", BOOK):
+        shutil.rmtree(data / name)
+        shutil.copytree(store.older / str(moment) / name, data / name)
+    shutil.copyfile(store.older / str(moment) / WITNESS, data / WITNESS)
+    return f"moment {moment}"
+
+
+ROLLED_BACK: tuple[StoreChange, ...] = (roll_back_the_cluster,)
+FEED_CHANGES: tuple[StoreChange, ...] = tuple(forged_feed(each) for each in feed_changes.CHANGES)
+FORGED_CHANGES: tuple[StoreChange, ...] = tuple(forged(each) for each in changes.CHANGES)
 STORE_CHANGES: tuple[StoreChange, ...] = (
     *(flip_in(part) for part in BYTE_CLASSES),
     flip_anywhere,
@@ -286,8 +234,7 @@ STORE_CHANGES: tuple[StoreChange, ...] = (
     remove_the_messages,
     remove_a_stream,
     restore_a_stream,
+    restore_two_streams,
+    restore_each_from_another_moment,
     restore_the_store,
 )
-
-
-__all__ = ["CLUSTER", "NODES", "STORE_CHANGES", "StoreChange", "blocks_of", "folder_of", "live", "records_of"]
