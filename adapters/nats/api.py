@@ -18,6 +18,8 @@ TOO_LARGE: Final = frozenset({10054, 10097})
 NO_MESSAGE: Final = 10037
 NO_STREAM: Final = 10059
 NO_CONSUMER: Final = 10014
+STOPPED: Final = 10194
+"""The server has stopped the stream for good: something about it, or about a consumer of it, it cannot read."""
 
 
 class ApiError(msgspec.Struct, frozen=True):
@@ -70,7 +72,7 @@ _OUTCOME: Final = msgspec.json.Decoder(_Outcome)
 
 
 class StreamMissingError(BusError):
-    """The stream does not exist on the bus (yet, or no longer)."""
+    """The stream does not exist on the bus (yet, or no longer), or the server has stopped it."""
 
 
 def read_ack(_headers: bytes, body: bytes) -> Stored:
@@ -164,6 +166,6 @@ def _require(error: ApiError | None) -> None:
     text = f"{error.description} ({error.err_code})"
     if error.err_code in UNKNOWN:
         raise NoAnswerError(text)
-    if error.err_code == NO_STREAM:
+    if error.err_code in {NO_STREAM, STOPPED}:
         raise StreamMissingError(text)
     raise BusError(text)

@@ -29,7 +29,7 @@ from domain.subjects import DECISIONS, LEDGER
 from tests.mutations.attackers import ATTACKS, Attack
 from tests.mutations.living import ANSWER_S, BOOK, Served, Store, last_version, served, server_on
 from tests.mutations.outcomes import Outcome, line
-from tests.mutations.process import start_as_a_process
+from tests.mutations.process import SETTLE, start_as_a_process
 from tests.mutations.store import FEED_CHANGES, FORGED_CHANGES, ROLLED_BACK, STORE_CHANGES, StoreChange
 from tests.support.cluster import ClusterUnderTest
 from tests.support.nats import CLUSTER
@@ -120,7 +120,10 @@ class Run:
         self.doing[number] = what
         try:
             made = await self._started(kind, dice, data, blank)
-        except ChildFailedError as error:  # the server refuses its store: nobody can decide anything, and it says so
+        except ChildFailedError as error:
+            if "address already in use" in str(error):  # another process was given that port first
+                raise OSError(str(error)) from None
+            # the server refuses its store: nobody can decide anything, and it says so
             made = msgspec.structs.replace(blank, refused=True, audit=str(error), doubt=str(error))
         return msgspec.structs.replace(made, took_ms=int((monotonic() - began) * 1000))
 
@@ -155,7 +158,7 @@ class Run:
             self.started.add(kind.key)
         else:
             loop, _ = await cluster.master(archive=archive)
-            await until("it decides or doubts", lambda: loop.mode in settled, timeout_s=ANSWER_S)
+            await until(SETTLE, lambda: loop.mode in settled, timeout_s=ANSWER_S)
             doubt = loop.doubt if loop.mode == "safe_mode" else ""
         commits, decisions = await _stored_since(cluster, before)
         return msgspec.structs.replace(made, doubt=doubt, process=process, commits=commits, decisions=decisions)
@@ -293,6 +296,9 @@ class Campaign:
             except _OURS as error:
                 why = f"{type(error).__name__}: {error}"
                 self._tell(f"once more: number {number} {kind.name} {self._run.doing.get(number, '')}: {why}")
+        if SETTLE in why:  # not the machine: three times a master neither decided nor doubted
+            what = self._run.doing.get(number, "")
+            return Outcome(number=number, family=kind.family, kind=kind.name, what=what, audit=why)
         self._lost[kind.key] += 1
         if self._lost[kind.key] >= TRIES:  # it is the kind: the others go on
             self._spent.add(kind.key)

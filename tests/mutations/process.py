@@ -16,6 +16,7 @@ from tests.support.processes import ROOT, leaseway
 from tests.support.waiting import until
 
 NOBODY = "http://127.0.0.1:9"
+SETTLE = "it decides or doubts"
 
 
 async def start_as_a_process(data: Path, bus: str, archive: str, settled: Collection[str]) -> str:
@@ -55,5 +56,5 @@ async def _settled(url: str, child: asyncio.subprocess.Process, settled: Collect
                     return (said["status"], said["doubt"]) if said["status"] in settled else None
             return None
 
-        found: tuple[str, str] = await until("it decides or doubts", asked, timeout_s=ANSWER_S)
+        found: tuple[str, str] = await until(SETTLE, asked, timeout_s=ANSWER_S)
         return found

@@ -51,6 +51,16 @@ def flip_anywhere(dice: random.Random, data: Path, _: Store) -> str:
     return f"{stream} {path.name} byte {at}"
 
 
+def damage_a_follower(dice: random.Random, data: Path, _: Store) -> str:
+    """A letter in the description of a stream's consumer: the server stops a stream of which it cannot read one."""
+    stream = dice.choice([name for name in HISTORY if list((folder_of(data, name) / "obs").glob("*"))])
+    path = dice.choice(sorted((folder_of(data, stream) / "obs").glob("*/meta.inf")))
+    content = path.read_bytes()
+    at = content.index(b"replay_policy") + dice.randrange(13)
+    path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+    return f"{stream} {path.parent.name} byte {at}"
+
+
 def zero_a_page(dice: random.Random, data: Path, _: Store) -> str:
     """A page of zeros where there were records: what a lost write leaves."""
     stream, block = _a_block(dice, data)
@@ -224,6 +234,7 @@ FORGED_CHANGES: tuple[StoreChange, ...] = tuple(forged(each) for each in changes
 STORE_CHANGES: tuple[StoreChange, ...] = (
     *(flip_in(part) for part in BYTE_CLASSES),
     flip_anywhere,
+    damage_a_follower,
     zero_a_page,
     cut_a_block,
     cut_at_a_record,
