@@ -38,8 +38,7 @@ from domain.runtime import ModelRuntime
 _PATIENCE_US = 30_000_000
 _PATIENCE_LOADS = 4
 """So many times the swap there and back may own work of another model wait, so that loading takes a small part of the time."""
-_FAILURES_MAX = 3
-"""Failed loads in a row after which those that wait for the model are refused."""
+_FAILURES_MAX = 3  # failed loads in a row after which those that wait for the model are refused
 
 
 class EngineRoom:
@@ -61,9 +60,7 @@ class EngineRoom:
 
     def join(self, runtime: ModelRuntime) -> None:
         """Let `runtime` share this room: right after it is made."""
-        assert runtime.model not in self._members, (
-            f"model {runtime.model}: has joined runtime {self.config.runtime} before"
-        )
+        assert runtime.model not in self._members, f"model {runtime.model}: has joined this room before"
         self._members[runtime.model] = runtime
         runtime.room = self
 
@@ -141,9 +138,8 @@ class EngineRoom:
     def next_timer_us(self) -> int | None:
         """Return when `tick` is due next; None if nothing of the room's own waits for time."""
         # a restore that comes due in a load is looked at when the load is over
-        due_us = self._restore.due_us if self.loading is None else None
-        retry_us = self._loads.next_try_us()
-        return min((moment for moment in (due_us, retry_us) if moment is not None), default=None)
+        due = (self._restore.due_us if self.loading is None else None, self._loads.next_try_us())
+        return min((moment_us for moment_us in due if moment_us is not None), default=None)
 
     def state(self, now_us: int) -> RuntimeState:
         """Return what is loaded, for the node's snapshot."""

@@ -36,7 +36,9 @@ def seen(store: Store, window: Window) -> Seen:
     said = window.parameters() | {"back": back, "most": FACTS_MAX + 1}
     models, words, served = (store.query(statement, said) for statement in (_MODELS, _WORDS, _SERVED))
     if max(len(models), len(words), len(served)) > FACTS_MAX:
-        rule = f"must leave no more than {FACTS_MAX} requests or words of health in the window, or one node be asked for"
+        rule = (
+            f"must leave no more than {FACTS_MAX} requests or words of health in the window, or one node be asked for"
+        )
         raise BadQueryError("from", f"from: {rule}, got {window.since_s}")
     return Seen(models=models, words=words, served=served)
 

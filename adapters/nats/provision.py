@@ -35,6 +35,7 @@ from adapters.nats.outside import KEEPER, PREFIX
 from domain.errors import BadConfigError, HistoryLostError, UnreachableError
 from domain.subjects import EVENTS
 
+_RESETS_MAX: Final = 5
 _CONNECT_S: Final = 5
 ONE_TRY: Final[dict[str, Any]] = {"allow_reconnect": False, "max_reconnect_attempts": 1, "reconnect_time_wait": 0}
 """Options of a connection that is made now or not at all; by itself the client goes on for two minutes."""
@@ -169,6 +170,38 @@ async def ask_server(client: Client, what: str) -> dict[str, Any]:
     return answer
 
 
+async def _administrator(data: Path, url: str, name: str) -> Client:
+    attempt = 1
+    while True:
+        client, refused = Client(), list[str]()
+        try:
+            await _connect(client, data, url, name, refused)
+        except (NatsError, OSError, TimeoutError) as error:
+            await client.close()
+            # a server that refuses a key closes at once, and what it said of it may be lost on the way
+            if isinstance(error, ConnectionResetError) and not refused and attempt < _RESETS_MAX:
+                attempt += 1
+                continue
+            why = refused[-1] if refused else str(error)
+            raise UnreachableError(f"nats {url}: cannot be reached as {name}: {why}") from None
+        return client
+
+
+async def _connect(client: Client, data: Path, url: str, name: str, refused: list[str]) -> None:
+    async def note(error: Exception) -> None:  # the client wants a coroutine
+        refused.append(str(error))
+
+    await client.connect(
+        url.split(","),
+        name=name,
+        nkeys_seed_str=load_credentials(key_path(data, name)).nkey_seed,
+        inbox_prefix=inbox_prefix(name),
+        connect_timeout=_CONNECT_S,
+        **ONE_TRY,
+        error_cb=note,
+    )
+
+
 @asynccontextmanager
 async def administer(data: Path, url: str, name: str) -> AsyncIterator[Client]:
     """Yield a connection as `name` that ends with the block; it does not reconnect.
@@ -176,26 +209,7 @@ async def administer(data: Path, url: str, name: str) -> AsyncIterator[Client]:
     Raises:
         UnreachableError: no server answers, or it refuses the key.
     """
-    refused: list[str] = []
-
-    async def note(error: Exception) -> None:  # the client wants a coroutine
-        refused.append(str(error))
-
-    client = Client()
-    try:
-        await client.connect(
-            url.split(","),
-            name=name,
-            nkeys_seed_str=load_credentials(key_path(data, name)).nkey_seed,
-            inbox_prefix=inbox_prefix(name),
-            connect_timeout=_CONNECT_S,
-            **ONE_TRY,
-            error_cb=note,
-        )
-    except (NatsError, OSError, TimeoutError) as error:
-        await client.close()
-        why = refused[-1] if refused else str(error)
-        raise UnreachableError(f"nats {url}: cannot be reached as {name}: {why}") from None
+    client = await _administrator(data, url, name)
     try:
         yield client
     finally:

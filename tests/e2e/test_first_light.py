@@ -111,4 +111,4 @@ async def can_be_verified(running: Cluster, copy: Path) -> None:
             packed.writestr(each, content.replace(b".held", b".help", 1) if each == name else content)
     told = await running.cli("audit", "verify", "--copy", str(copy))
     assert told.code == 1, told
-    assert f"difference at LW_EVENTS {seq}: is not as it was exported" in told.err
+    assert f"difference at copy: LW_EVENTS {seq}: is not as it was exported" in told.err
