@@ -135,7 +135,7 @@ async def test_the_script_goes_on_though_it_heard_a_thousand_times_that_nothing_
         await until("what was stored before", lambda: reader.has(5))
         for number in range(3, 103):
             await lab.public.tell(held(number))
-            await until("the next event", lambda: reader.has(number + 3))  # noqa: B023
+            await until("the next event", lambda: reader.has(number + 3))  # noqa: B023  # awaited in its own round
 
 
 async def test_the_script_joins_where_it_likes(lab: Lab, tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ async def test_the_script_joins_where_it_likes(lab: Lab, tmp_path: Path) -> None
         async with running(join, *lab.arguments, EVENTS, asked) as joined:
             assert await joined.ended() == [f"joined at {wanted[0]}"]
         async with running(follow, *lab.arguments) as reader:
-            await until("the events from there on", lambda: events_in(reader.lines) == wanted)  # noqa: B023
+            await until("the events from there on", lambda: events_in(reader.lines) == wanted)  # noqa: B023  # awaited in its own round
 
 
 def events_in(lines: list[str]) -> list[int]:

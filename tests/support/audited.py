@@ -4,13 +4,16 @@ import random
 
 import msgspec
 
+from adapters.keys import Signer
+from adapters.log.checkpoints import Kept, sign
 from adapters.log.copied import CopiedStream
 from adapters.log.history import Streams
 from adapters.log.segments import FindState
-from domain.events.commit import Commit, encode_commit
+from domain.events import Checkpoint
+from domain.events.commit import Commit, decode_commit, encode_commit
 from domain.master.state import encode_state
 from domain.ports import StoredMessage
-from tests.support.history import Master, random_history
+from tests.support.history import CLUSTER, Master, random_history
 
 
 class Lived(msgspec.Struct):
@@ -59,3 +62,20 @@ def stored(states: dict[int, bytes]) -> FindState:
         return (version, states[version]) if version is not None else None
 
     return find
+
+
+async def checkpoint(lived: Lived, signer: Signer, version: int, **changes: object) -> Kept:
+    """Return the checkpoint of a stored version, with some of its fields changed before it was signed."""
+    message = await lived.streams.ledger.get(version)
+    assert message is not None
+    made = decode_commit(message.body)
+    draft = Checkpoint(
+        cluster=CLUSTER,
+        generation=made.generation,
+        version=version,
+        digest=made.digest,
+        hi=made.hi,
+        chi=made.chi,
+        at_us=1,
+    )
+    return Kept(checkpoint=sign(msgspec.structs.replace(draft, **changes), signer), source="a book")

@@ -8,7 +8,6 @@ import pytest
 
 from adapters.clock import SystemClock
 from adapters.keys import Credentials, Signer, new_nkey, save_credentials
-from adapters.log.checkpoints import Kept, sign
 from adapters.log.copied import CopiedStream
 from adapters.log.history import Streams, begin_generation
 from adapters.log.report import Report
@@ -16,7 +15,6 @@ from adapters.log.scan import NO_AGES, Ages
 from adapters.log.segments import BadRangeError, FindState
 from adapters.log.verify import Part
 from adapters.memory.stream import MemoryStream
-from domain.events import Checkpoint
 from domain.events.commit import decode_commit, encode_commit
 from domain.events.decision import SafeModeLeft
 from domain.ids import Generation
@@ -24,7 +22,7 @@ from domain.ports import Bounds, StoredMessage
 from services.cli.audit_feed import check_feed
 from services.cli.audit_source import Opened, Source
 from services.cli.audit_workers import verified
-from tests.support.audited import Lived, lived_on, stored
+from tests.support.audited import Lived, checkpoint, lived_on, stored
 from tests.support.history import CLUSTER, SECRET
 
 SUBJECT = "lw.test.ledger"
@@ -80,22 +78,6 @@ async def aged(streams: Streams, first: int = 401) -> Streams:
     return Streams(CopiedStream("LW_EVENTS", facts), streams.control, streams.ledger)
 
 
-async def checkpoint(lived: Lived, version: int, **changes: object) -> Kept:
-    message = await lived.streams.ledger.get(version)
-    assert message is not None
-    made = decode_commit(message.body)
-    draft = Checkpoint(
-        cluster=CLUSTER,
-        generation=made.generation,
-        version=version,
-        digest=made.digest,
-        hi=made.hi,
-        chi=made.chi,
-        at_us=1,
-    )
-    return Kept(checkpoint=sign(msgspec.structs.replace(draft, **changes), SIGNER), source="a book")
-
-
 async def test_a_commit_that_is_gone_is_named_wherever_the_search_for_the_beginning_looks(
     lived: Lived, late: FindState, audited
 ):
@@ -119,8 +101,8 @@ async def test_a_changed_commit_whose_facts_are_dropped_is_held_against_what_was
     lived: Lived, late: FindState, audited
 ):
     streams = await aged(lived.streams)
-    assert (await audited(streams, late, Part(checkpoints=[await checkpoint(lived, 60)]))).clean
-    other = await checkpoint(lived, 60, digest="ab" * 16)
+    assert (await audited(streams, late, Part(checkpoints=[await checkpoint(lived, SIGNER, 60)]))).clean
+    other = await checkpoint(lived, SIGNER, 60, digest="ab" * 16)
     report = await audited(streams, late, Part(checkpoints=[other]))
     assert "a checkpoint in a book was signed for" in report.differences[0].detail
 
@@ -166,7 +148,7 @@ async def test_a_ledger_that_ends_before_what_was_signed_is_named_whatever_end_w
     lived: Lived, audited, asked: int
 ):
     streams = await with_ledger(lived, lambda held: held[:150])
-    signed = await checkpoint(lived, 234)
+    signed = await checkpoint(lived, SIGNER, 234)
     report = await audited(streams, stored({}), Part(last=asked, checkpoints=[signed]))
     assert "it ends at version 150" in report.differences[0].detail
 
@@ -228,7 +210,7 @@ async def test_a_ledger_that_was_begun_anew_by_nobodys_word_is_held_against_what
     lived: Lived, audited
 ):
     """Whoever writes another history gives it another generation's name: no checkpoint of the true one is of its versions."""
-    older = await checkpoint(lived, 234, generation="00000001")
+    older = await checkpoint(lived, SIGNER, 234, generation="00000001")
     report = await audited(lived.streams, stored({}), Part(checkpoints=[older]))
     assert "begins without an operator's word" in report.differences[0].detail
 

@@ -10,19 +10,16 @@ import pytest
 from adapters.keys import Credentials, Signer, new_nkey, save_credentials
 from adapters.log import bundle, bundle_writer
 from adapters.log.bundle_format import STREAMS
-from adapters.log.checkpoints import Kept, sign
 from adapters.log.copied import CopiedStream
 from adapters.log.history import History, Streams
 from adapters.log.reader import Reader
 from adapters.log.report import Report
 from adapters.log.segments import BadRangeError, FindState, Plan, Segment, join, plan, segments, version_at
 from adapters.log.verify import Part, verify_part
-from domain.events import Checkpoint
-from domain.events.commit import decode_commit
 from services.cli.audit_arguments import bound
 from services.cli.audit_source import Source, opened
 from services.cli.audit_workers import verified
-from tests.support.audited import Lived, lived_on, stored
+from tests.support.audited import Lived, checkpoint, lived_on, stored
 from tests.support.history import CLUSTER, SECRET, START_NS
 
 
@@ -117,22 +114,6 @@ def test_an_end_of_a_range_is_a_version_a_time_or_an_age():
         bound("yesterday")
 
 
-async def signed(lived: Lived, version: int) -> Kept:
-    message = await lived.streams.ledger.get(version)
-    assert message is not None
-    made = decode_commit(message.body)
-    draft = Checkpoint(
-        cluster=CLUSTER,
-        generation=made.generation,
-        version=version,
-        digest=made.digest,
-        hi=made.hi,
-        chi=made.chi,
-        at_us=1,
-    )
-    return Kept(checkpoint=sign(draft, SIGNER), source="a book")
-
-
 async def test_processes_of_their_own_find_what_one_finds(
     lived: Lived, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -143,7 +124,7 @@ async def test_processes_of_their_own_find_what_one_finds(
     save_credentials(key, secrets)
     source = Source(kind="copy", cluster=CLUSTER, copy=str(copy), key=str(key))
     silent: Callable[[int, int], None] = lambda _, __: None  # noqa: E731
-    asked = Part(checkpoints=[await signed(lived, version) for version in (3, 120, lived.last)])
+    asked = Part(checkpoints=[await checkpoint(lived, SIGNER, version) for version in (3, 120, lived.last)])
     found, unread = list[Report](), list[set[str]]()
     for count in (1, 2):
         async with opened(source) as place:
