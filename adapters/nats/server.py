@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -20,11 +19,11 @@ import aiohttp
 import msgspec
 
 from adapters.nats.enrolment import ensure_core_members
-from domain.errors import BadConfigError, ChildFailedError, PortInUseError
+from adapters.ports import HOST, free_port, require_free
+from domain.errors import BadConfigError, ChildFailedError
 
 VERSION_MIN: Final = (2, 15, 1)
 """Group commit of synced writes (2.15.0) and the security fixes up to it."""
-HOST: Final = "127.0.0.1"
 _POLL_S: Final = 0.02
 _READY_S: Final = 15.0
 _STOP_S: Final = 10.0
@@ -83,28 +82,6 @@ def require_version(found: str, where: str) -> str:
     if parts is None or tuple(int(part) for part in parts.groups()) < VERSION_MIN:
         raise BadConfigError(f"nats-server {where}: must be version {wanted} or newer, found {found or 'none'!s}")
     return found
-
-
-def free_port() -> int:
-    """Return a loopback port that nobody listens on just now."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def require_port_free(port: int, what: str) -> None:
-    """Return if `port` can be listened on.
-
-    Raises:
-        PortInUseError: another process has it.
-    """
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError as error:
-            raise PortInUseError(f"{what} port {port}: must be free on {HOST}: {error.strerror}") from None
 
 
 class NatsServer:
@@ -179,8 +156,8 @@ class NatsServer:
         binary = find_binary()
         check_version(binary)
         self.port, self.monitor_port = self.port or free_port(), self.monitor_port or free_port()
-        require_port_free(self.port, "nats")
-        require_port_free(self.monitor_port, "nats monitor")
+        require_free(self.port, "nats")
+        require_free(self.monitor_port, "nats monitor")
         ensure_core_members(self.data, self.cluster)
         config = self.data / "nats" / f"{self.name}.conf"
         config.write_text(self.render())
@@ -204,8 +181,9 @@ class NatsServer:
                         raise ChildFailedError(f"nats-server: ended while starting: {self.last_words()}")
                     await asyncio.sleep(_POLL_S)
         except TimeoutError:
+            words = self.last_words()  # before it says that it was told to stop
             await self.stop()
-            raise ChildFailedError(f"nats-server: not healthy within {deadline_s} s: {self.last_words()}") from None
+            raise ChildFailedError(f"nats-server: not healthy within {deadline_s} s: {words}") from None
 
     async def _healthy(self, session: aiohttp.ClientSession) -> bool:
         try:

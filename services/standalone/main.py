@@ -10,6 +10,7 @@ from typing import Final
 
 from adapters.clock import SystemClock, random_fraction
 from adapters.nats.server import check_version, find_binary
+from adapters.ports import HOST
 from domain.errors import BadConfigError, LeasewayError
 from services.config import Config
 from services.config_file import OWN_COMMAND, OWN_NAME, stated_nodes
@@ -17,7 +18,7 @@ from services.config_rules import missing_programs
 from services.data_directory import Endpoints, check_data, require_unheld, write_endpoints
 from services.standalone.bus import BusChild, end_leftover, leftover
 from services.standalone.child import KILL_S, Child, ProcessChild
-from services.standalone.ports import HOST, Ports, endpoints, require_free
+from services.standalone.ports import Ports, endpoints, require_free
 from services.standalone.provisioning import provision_all
 
 BACKOFF_FIRST_S: Final = 0.2

@@ -1,17 +1,15 @@
 """Which process of `leaseway up` listens where."""
 
-import socket
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from typing import Final
 
 import msgspec
 
-from domain.errors import PortInUseError
+from adapters.ports import HOST, free_port
+from adapters.ports import require_free as require_port_free
 from services.config import NodeConfig
 from services.data_directory import Endpoints
 
-HOST: Final = "127.0.0.1"
 DEFAULT_BASE: Final = 8000
 
 
@@ -46,7 +44,7 @@ def plan_ports(base: int, nodes: Sequence[NodeConfig], *, gateway: int = 0) -> P
     """
     engines = [sum(bool(model.command and not model.port) for model in node.models) for node in nodes]
     if base == 0:
-        free = iter(free_ports(5 + len(nodes) + sum(engines)))
+        free = iter([free_port() for _ in range(5 + len(nodes) + sum(engines))])
     else:
         first = 4222 if base == DEFAULT_BASE else base + 221
         fixed = [first, base + 222, gateway or base, base + 200, base + 300]
@@ -64,15 +62,6 @@ def plan_ports(base: int, nodes: Sequence[NodeConfig], *, gateway: int = 0) -> P
     )
 
 
-def free_ports(count: int) -> list[int]:
-    """Return `count` different loopback ports that nobody listens on just now."""
-    with ExitStack() as held:
-        probes = [held.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind((HOST, 0))
-        return [probe.getsockname()[1] for probe in probes]
-
-
 def require_free(ports: Ports) -> None:
     """Return if every port can be listened on.
 
@@ -80,13 +69,9 @@ def require_free(ports: Ports) -> None:
         PortInUseError: another process has one; the message says which and what to do.
     """
     for what, port in ports.named():
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((HOST, port))
-            except OSError as error:
-                hint = "stop what listens there, or choose other ports with --port-base (0: free ones)"
-                raise PortInUseError(f"{what} port {port}: must be free on {HOST}: {error.strerror}; {hint}") from None
+        require_port_free(
+            port, what, hint="stop what listens there, or choose other ports with --port-base (0: free ones)"
+        )
 
 
 def endpoints(ports: Ports, nodes: Sequence[NodeConfig]) -> Endpoints:

@@ -21,13 +21,14 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
+from adapters.ports import free_port
 from services.config import BusConfig, Config, HttpConfig, NodeConfig, NodeModel, TelemetryConfig
 from services.gateway.main import run as run_gateway
 from services.node.main import run as run_node
 from services.telemetry.instruments import Instruments
 from tests.support.collector import collector
 from tests.support.nats import provisioned_server
-from tests.support.stub import compiled, free_port, listening, stub_engine
+from tests.support.stub import compiled, listening, stub_engine
 from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]

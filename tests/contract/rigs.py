@@ -17,8 +17,9 @@ from adapters.clock import SystemClock
 from adapters.memory.stream import MemoryStream
 from adapters.nats.api import read_outcome
 from adapters.nats.connection import Bus, connect
-from adapters.nats.server import HOST, find_binary, free_port
+from adapters.nats.server import find_binary
 from adapters.nats.stream import NatsStream
+from adapters.ports import HOST, free_port
 from tests.support.family import pause
 
 AnyStream = MemoryStream | NatsStream

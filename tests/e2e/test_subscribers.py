@@ -10,7 +10,7 @@ import pytest
 
 from adapters.nats.enrolment import key_path
 from adapters.nats.provision import administer
-from adapters.nats.server import free_port
+from adapters.ports import free_port
 from tests.e2e.test_first_light import HELPER, OWNER, REQUESTS, ask, is_priced, lent_by_a_burst
 from tests.support.processes import Cluster, Node, cluster
 from tests.support.scripts import Script, running

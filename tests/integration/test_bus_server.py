@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from adapters.nats.provision import provision
-from adapters.nats.server import NatsServer, check_version, find_binary, free_port
+from adapters.nats.server import NatsServer, check_version, find_binary
+from adapters.ports import free_port
 from domain.errors import BadConfigError, ChildFailedError, PortInUseError, UnreachableError
 from tests.support.family import pause
 from tests.support.nats import CLUSTER, NODES

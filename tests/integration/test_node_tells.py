@@ -2,6 +2,7 @@
 
 import msgspec
 
+from adapters.ports import free_port
 from domain.events import LendBusy, NodeSnapshot, Registered
 from domain.ids import ModelId
 from tests.support.engines import engine_command, tiny_engine
@@ -19,7 +20,6 @@ from tests.support.local_nodes import (
     signed,
 )
 from tests.support.odd_server import DONE, Heard, Reply, answer, event, odd_server, stream
-from tests.support.stub import free_port
 from tests.support.waiting import until
 
 STREAM = CHAT | {"stream": True}

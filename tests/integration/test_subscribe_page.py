@@ -20,7 +20,7 @@ from adapters.log.public import PUBLIC
 from adapters.nats.connection import connect
 from adapters.nats.enrolment import key_path
 from adapters.nats.provision import administer
-from adapters.nats.server import free_port
+from adapters.ports import free_port
 from domain.subjects import CONTROL, DECISIONS, EVENTS
 from services.cli.main import main
 from services.config_file import load_config

@@ -12,7 +12,8 @@ import msgspec
 
 from adapters.log.checkpoints import CheckpointBook, Kept
 from adapters.log.witness import FileWitnessBook
-from adapters.nats.server import HOST, NatsServer
+from adapters.nats.server import NatsServer
+from adapters.ports import HOST
 from domain.errors import BusError, ChildFailedError
 from domain.events import QueueSnapshot, SettingChanged
 from domain.ids import ModelId

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import aiohttp
 
-from adapters.nats.server import HOST, free_port
+from adapters.ports import HOST, free_port
 from domain.errors import ChildFailedError
 from services.data_directory import make_data
 from tests.mutations.living import ANSWER_S, BOOK, WITNESS

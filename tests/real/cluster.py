@@ -10,9 +10,10 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
+from adapters.ports import free_port
 from tests.real.layout import CONTEXT, SCALE, Layout, Place
 from tests.support.processes import ROOT, Cluster, Node, _up
-from tests.support.stub import free_port, listening
+from tests.support.stub import listening
 from tests.support.waiting import until
 
 START_S = 60

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from adapters.nats.server import HOST, find_binary, free_port
+from adapters.nats.server import find_binary
+from adapters.ports import HOST, free_port
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import chdb
 import lz4.frame
 from aiohttp import web
 
-from adapters.nats.server import free_port
+from adapters.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 _FORMAT = re.compile(rb"\bFORMAT\s+(\w+)\s*;?\s*$", re.IGNORECASE)

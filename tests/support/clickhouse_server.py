@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from adapters.nats.server import free_port
+from adapters.ports import free_port
 
 ROOT: Final = Path(__file__).parents[2]
 PACKAGE: Final = "@chdb/lib-linux-x64-gnu"

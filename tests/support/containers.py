@@ -21,7 +21,8 @@ import msgspec
 
 from adapters.nats.enrolment import ensure_core_members
 from adapters.nats.provision import Provisioned, provision
-from adapters.nats.server import HOST, NatsServer, RouteConfig, free_port
+from adapters.nats.server import NatsServer, RouteConfig
+from adapters.ports import HOST, free_port
 from tests.support.clickhouse_http import HttpClickhouse
 from tests.support.nats import CLUSTER, NODES, provisioned_cluster
 from tests.support.processes import ROOT

@@ -22,11 +22,14 @@ from adapters.nats.accounts import inbox_prefix
 from adapters.nats.enrolment import ensure_core_members, key_path
 from adapters.nats.layout import Durability
 from adapters.nats.provision import Provisioned, provision
-from adapters.nats.server import HOST, NatsServer, RouteConfig, free_port
+from adapters.nats.server import NatsServer, RouteConfig
+from adapters.ports import HOST, free_port
 from tests.support.family import pause
 
 NODES: Mapping[str, str] = {"n1": "http://127.0.0.1:8101", "n2": "http://127.0.0.1:8102"}
 CLUSTER = "local"
+_CLUSTER_READY_S = 60.0
+"""A vote that is split at the start is held again after 4 to 9 s (nats-server's raft), and may be split again."""
 
 
 class ServerUnderTest:
@@ -154,7 +157,7 @@ async def provisioned_cluster(data: Path, *, cluster: str = CLUSTER) -> AsyncIte
             stack.push_async_callback(server.stop)
             server.launch()
         for server in servers:
-            await server.ready()
+            await server.ready(deadline_s=_CLUSTER_READY_S)
         urls = ",".join(server.url for server in servers)
         made = await provision(data, urls, cluster, "strict", NODES, gateways={"main": ""}, replicas=3)
         under_test = ServerUnderTest(data, servers, made)

@@ -24,10 +24,11 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from adapters.ports import free_port
 from services.data_directory import Endpoints, read_endpoints
 from tests.support.engines import Engine, tiny_engine
 from tests.support.family import children, command_of
-from tests.support.stub import free_port, stub_engine
+from tests.support.stub import stub_engine
 from tests.support.tap import Line, Tap, read_journal, tap
 from tests.support.waiting import until
 

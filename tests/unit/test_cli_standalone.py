@@ -8,12 +8,13 @@ import sys
 
 import pytest
 
+from adapters.ports import free_port
 from domain.errors import BadConfigError, ChildFailedError, PortInUseError
 from services.config import Config, NodeConfig, NodeModel
 from services.standalone.child import ProcessChild
 from services.standalone.logs import Tail
 from services.standalone.main import Standalone
-from services.standalone.ports import endpoints, free_ports, plan_ports, require_free
+from services.standalone.ports import endpoints, plan_ports, require_free
 from tests.support.waiting import until
 
 STARTED = NodeModel(id="m", command=("python3", "{port}"))
@@ -55,7 +56,7 @@ def test_base_0_takes_free_and_different_ports():
 
 def test_a_port_in_use_is_named_before_anything_starts():
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        (free,) = free_ports(1)
+        free = free_port()
         base = plan_ports(0, ())
         ports = type(base)(
             nats=free, monitor=free, gateway=taken.getsockname()[1], projector=free, master=free, nodes=(), engines=()

@@ -8,7 +8,6 @@ import contextlib
 import hashlib
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from adapters.ports import free_port
 from tests.support.engines import Engine
 from tests.support.waiting import until
 
@@ -42,13 +42,6 @@ def compiled(source: Path) -> Path:
 def stub_program() -> Path:
     """Return the compiled stub engine."""
     return compiled(HERE / "stub.c")
-
-
-def free_port() -> int:
-    """Return a port that nobody listened at a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def stub_command(
