@@ -162,11 +162,13 @@ def _asked(
     # column again, so that what stands there twice is left out below; every name in this text is ours
     statement = (
         f"SELECT {columns} FROM {source.table} PREWHERE {' AND '.join(where)} {' '.join(f'WHERE {each}' for each in refused)} "  # noqa: S608
-        f"ORDER BY stream {way}, epoch {way}, seq {way}, item {way} LIMIT {{limit:UInt32}}"
+        f"ORDER BY stream {way}, epoch {way}, seq {way}, item {way} LIMIT {{limit:UInt32}}{'' if bound is NO_BOUND else _ALONE}"
     )
     return sorted(_first_of(store.query(statement, parameters, raw=source.raw), once), key=_place)
 
 
+_ALONE: Final = " SETTINGS max_threads = 1"
+"""A few granules are read sooner by one thread than shared out among several (9.9 ms instead of 11.6)."""
 _PLACED: Final = itemgetter("epoch", "seq", "item")
 _SAID: Final = itemgetter("producer", "incarnation", "pseq", "item")
 """What tells the rows of a message apart from others, and a fact that was sent twice from other facts."""
