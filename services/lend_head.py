@@ -25,6 +25,9 @@ A relay of its own accord only refuses: no_live_lease, helper_unreachable, forwa
 """
 REASON: Final = "leaseway-reason"
 SERVICE_US: Final = "leaseway-service-us"
+"""How long the engine served it; of a stream, whose head is out before that is known, only the helper's facts say it."""
+LOAD_US: Final = "leaseway-load-us"
+"""What loading the model for it took; missing if nothing was loaded."""
 
 
 # an owner's word goes into facts of the helper, for all to read and fold: it must have the form of what it is

@@ -24,6 +24,7 @@ _ANSWER_HEADERS: Final = (
     lend_head.OUTCOME,
     lend_head.REASON,
     lend_head.SERVICE_US,
+    lend_head.LOAD_US,
     "leaseway-served-by",
     "leaseway-request",
     "x-request-id",

@@ -20,6 +20,7 @@ from domain.events import (
 from domain.events.base import tag_of
 from domain.events.decision import LeaseEvent
 from domain.master.leases import lease_life_us
+from projections.why.measured import at_helpers, measured
 from projections.why.moments import TERMINAL
 from projections.why.plans import LeaseLine, PlanSeen, lease_line, plans_of, reason_sentence
 from projections.why.said import Committed, Said, believed
@@ -190,6 +191,7 @@ def _told(line: LeaseLine) -> str:
 
 def _requests(facts: Sequence[Said], line: LeaseLine, began_ns: int) -> list[LentRequest]:
     found: dict[str, LentRequest] = {}
+    there = at_helpers(facts)
     for each in facts:
         fact: Any = each.fact
         if isinstance(fact, Lent):
@@ -209,7 +211,8 @@ def _requests(facts: Sequence[Said], line: LeaseLine, began_ns: int) -> list[Len
             kind, reason = tag_of(fact).partition(".")[2], str(getattr(fact, "reason", ""))
             ended: dict[str, Any] = {"outcome": kind, "reason": reason, "sentence": reason_sentence(kind, reason)}
             if isinstance(fact, LendAnswered):
-                ended |= {"service_us": fact.service_us, "load_us": fact.load_us}
+                service_us, load_us = measured(fact, there)
+                ended |= {"service_us": service_us, "load_us": max(0, load_us)}
             found[fact.request] = msgspec.structs.replace(found[fact.request], **ended)
     return list(found.values())
 
@@ -227,7 +230,9 @@ def _end(events: Sequence[tuple[Committed, int, LeaseEvent]], now_ns: int) -> tu
 def _gain(
     began: Committed, line: LeaseLine, plan: PlanSeen | None, facts: Sequence[Said], ends: Sequence[Said]
 ) -> Gain:
-    served = [each.fact for each in facts if isinstance(each.fact, LendAnswered)]
+    there = at_helpers(facts)
+    answered = [measured(each.fact, there) for each in facts if isinstance(each.fact, LendAnswered)]
+    served = [service_us for service_us, _ in answered if service_us >= 0]
     loads = sum(each.fact.load_us for each in facts if isinstance(each.fact, BorrowFinished))
     saved, over = _saved(began, plan, ends)
     return Gain(
@@ -236,9 +241,9 @@ def _gain(
         measured_over=over,
         shared_with=sum(one.kind != "cleared" for one in plan.leases) - 1 if plan is not None else 0,
         job_us=line.job_us or -1,
-        measured_job_us=sum(fact.service_us for fact in served) // len(served) if served else -1,
+        measured_job_us=sum(served) // len(served) if served else -1,
         switch_us=line.switch_us,
-        measured_load_us=max(loads, sum(fact.load_us for fact in served)) if served else -1,
+        measured_load_us=max(loads, sum(load_us for _, load_us in answered if load_us > 0)) if answered else -1,
     )
 
 

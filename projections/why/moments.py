@@ -157,7 +157,9 @@ def _lent(said: Said) -> str:
 def _answered(said: Said) -> str:
     fact = said.fact
     assert isinstance(fact, LendAnswered)
-    return f"{fact.helper} answered {fact.status}: {_served(fact.service_us, fact.load_us)}"
+    # a stream's answer does not say it
+    served = f": {_served(fact.service_us, fact.load_us)}" if fact.service_us else ""
+    return f"{fact.helper} answered {fact.status}{served}"
 
 
 def _served(service_us: int, load_us: int) -> str:

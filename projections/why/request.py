@@ -7,6 +7,7 @@ import msgspec
 
 from domain.events import BorrowAccepted, BorrowFinished, BorrowStarted, Held, LendAnswered, Lent, Loaded, Started
 from domain.events.decision import LeaseEvent
+from projections.why.measured import measured_figures
 from projections.why.moments import TERMINAL, Clock, Moment, clock_of, moments_of
 from projections.why.plans import LeaseLine, PlanSeen, folded, lease_line, plans_of
 from projections.why.said import Committed, Said, believed, by_owner, is_owners
@@ -308,7 +309,7 @@ def _compared(about: _About) -> Compared:
         figures |= _scaled(about, figures)
     answered = about.first(LendAnswered)
     if answered is not None and isinstance(answered.fact, LendAnswered):
-        figures |= {"measured_job_us": answered.fact.service_us, "measured_load_us": answered.fact.load_us}
+        figures |= measured_figures(answered.fact, about.facts)
     return Compared(
         measured_finish_us=finish_us,
         home_finish_us=home_us,

@@ -133,7 +133,9 @@ def _out(row: Row) -> str:
 
 def _answered(row: Row) -> str:
     load = f" after loading for {duration(row['load_us'])}" if row["load_us"] > 0 else ""
-    return f"answered {row['status']}, served in {duration(row['service_us'])}{load}"
+    # a stream's answer does not say it
+    served = f", served in {duration(row['service_us'])}" if row["service_us"] > 0 else ""
+    return f"answered {row['status']}{served}{load}"
 
 
 def _returned_by_helper(row: Row) -> str:

@@ -184,6 +184,8 @@ class Desk:
             read=read, path=head.path, headers={**to_engine(call.request.headers), "x-request-id": head.request}
         )
         client.extra[lend_head.OUTCOME] = "answered"
+        if ticket.load_us:
+            client.extra[lend_head.LOAD_US] = str(ticket.load_us)
         result = await run_on_own_engine(served, ticket, work, client, served.serving.borrower_gone)
         if result.complete:
             client.add_header(lend_head.SERVICE_US, str(ticket.service_us))

@@ -213,6 +213,7 @@ class HttpLender:
         result = LendResult(
             status=done.status,
             service_us=_whole_number(answer.headers, lend_head.SERVICE_US),
+            load_us=_whole_number(answer.headers, lend_head.LOAD_US),
             tokens_in=done.usage.tokens_in,
             tokens_out=done.usage.tokens_out,
         )

@@ -10,7 +10,7 @@ import msgspec
 from adapters.http.errors import ApiError
 from domain.actions import Action, LoadModel, OrderKey, Output, Refuse, RefuseBorrow
 from domain.engine_room import EngineRoom
-from domain.events import BorrowFinished, BorrowReturned, Fact, Kept, Lent, Started
+from domain.events import BorrowFinished, BorrowReturned, BorrowStarted, Fact, Kept, Lent, Started
 from domain.events.base import EventBody
 from domain.events.decision import LeaseEvent, LinkWord
 from domain.ids import LeaseId, LinkId, ModelId, RequestId
@@ -24,6 +24,7 @@ _LOG: Final = logging.getLogger("leaseway.node")
 
 State = Callable[[Fact], None]
 """States a fact: in order, at once, whatever the bus does."""
+_OfBorrowed = BorrowStarted | BorrowFinished | BorrowReturned
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
@@ -269,11 +270,8 @@ class ModelServing:
             if (ticket := self._ticket(fact.request)) is not None:
                 ticket.kept_for = fact.link if isinstance(fact, Kept) else None
                 ticket.was_kept = ticket.was_kept or isinstance(fact, Kept)
-        elif isinstance(fact, BorrowFinished | BorrowReturned) and (ticket := self._ticket(fact.request)) is not None:
-            if isinstance(fact, BorrowFinished):
-                ticket.service_us = fact.service_us
-            else:
-                ticket.returned = fact.reason
+        elif isinstance(fact, _OfBorrowed) and (ticket := self._ticket(fact.request)) is not None:
+            _note_borrowed(ticket, fact)
 
     def _pass_on(self, action: Action) -> None:
         if isinstance(action, LoadModel):
@@ -304,6 +302,16 @@ class ModelServing:
     def _tick(self) -> None:
         self._timer = None
         self.do(self._runtime.tick(self._now()))
+
+
+def _note_borrowed(ticket: Ticket, fact: _OfBorrowed) -> None:
+    match fact:
+        case BorrowStarted():
+            ticket.load_us = fact.load_us
+        case BorrowFinished():
+            ticket.service_us = fact.service_us
+        case BorrowReturned():
+            ticket.returned = fact.reason
 
 
 def as_error(refuse: Refuse) -> ApiError:

@@ -21,6 +21,8 @@ class Ticket:
         """Of an own request: it has been kept for a helper at some time."""
         self.service_us = 0
         """Of a borrowed request: how long it was in service, once it has left the engine."""
+        self.load_us = 0
+        """Of a borrowed request: what loading the model for it took, once it has begun."""
         self.returned = ""
         """Of a borrowed request: why it is handed back."""
         self._actions: deque[Action] = deque()

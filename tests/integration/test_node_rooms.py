@@ -13,6 +13,7 @@ import pytest
 from domain.actions import AcceptBorrow, Dispatch, RefuseBorrow
 from domain.events import (
     BorrowReturned,
+    LendAnswered,
     Loaded,
     LoadFailed,
     LoadStarted,
@@ -309,6 +310,19 @@ async def test_a_helper_loads_the_linked_model_serves_and_loads_its_own_back_whe
         ]
         (loaded,) = [f for f in two.helper.facts if isinstance(f, Loaded) and f.cause == "borrowed"]
         assert loaded.displaced == "own"
+        answers = [fact for fact in two.owner.facts if isinstance(fact, LendAnswered)]
+        assert sorted(fact.load_us for fact in answers) == [0, 0, loaded.load_us]  # paid once, and told of the first
+
+
+async def test_the_owner_of_a_lent_stream_hears_too_what_loading_the_model_for_it_took():
+    async with switching() as two:
+        two.link(load_if_unloaded=True)
+        asking = asyncio.ensure_future(two.client.post(PATH, json=CHAT | {"model": "public", "stream": True}))
+        (told,) = await two.owner.said("lend.answered")
+        (loaded,) = [f for f in two.helper.facts if isinstance(f, Loaded) and f.cause == "borrowed"]
+        assert isinstance(told, LendAnswered)
+        assert told.load_us == loaded.load_us > 0
+        (await asking).close()
 
 
 async def test_a_request_that_is_at_one_model_of_a_runtime_is_not_taken_at_another_under_its_id():

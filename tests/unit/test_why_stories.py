@@ -32,7 +32,7 @@ from tests.support import golden
 from tests.support.history import Recorder, borrow, finished, held, lend, link, registered, started
 from tests.support.stories import ON, Story
 
-FIT_US, HELPER_US = 1_000_000, 400_000
+FIT_US, HELPER_US, LOAD_US = 1_000_000, 400_000, 3_000_000
 
 
 def commits_of(story: Story) -> list[Committed]:
@@ -59,8 +59,11 @@ def granted(story: Story) -> LeaseGranted:
     return next(d for made in story.master.commits for d in made.decisions if isinstance(d, LeaseGranted))
 
 
-def lent_story(*links: LinkAdded, requests: int = 10) -> tuple[Story, LeaseGranted]:
-    """Return a burst of which request 2 was lent over the link and answered after 400 ms there, with its lease."""
+def lent_story(*links: LinkAdded, requests: int = 10, stream: bool = False) -> tuple[Story, LeaseGranted]:
+    """Return a burst of which request 2 was lent over the link and answered after 400 ms there, with its lease.
+
+    `stream`: a stream's answer says nothing of service and load; the helper had to load.
+    """
     story = Story("a", "b", "c", links=links or (ON,), fit_us=FIT_US)
     story.burst(requests)
     lease = granted(story)
@@ -71,11 +74,12 @@ def lent_story(*links: LinkAdded, requests: int = 10) -> tuple[Story, LeaseGrant
     ]
     for node, fact in facts:
         story.recorder.state(node, fact)
-    ended = borrow(BorrowFinished, "req_2", ON, work=64_000_000, service_us=HELPER_US, status=200, ok=True)
+    times = {"service_us": HELPER_US, "load_us": LOAD_US if stream else 0}
+    ended = borrow(BorrowFinished, "req_2", ON, work=64_000_000, status=200, ok=True, **times)
     story.recorder.state("b", under(ended, lease.lease), after_us=HELPER_US)
-    answer = lend(LendAnswered, "req_2", ON, status=200, service_us=HELPER_US)
+    answer = lend(LendAnswered, "req_2", ON, status=200, service_us=0 if stream else HELPER_US)
     story.recorder.state("a", under(answer, lease.lease))
-    story.recorder.state("a", finished("req_2", helper="b", service_us=HELPER_US))
+    story.recorder.state("a", finished("req_2", helper="b", service_us=0 if stream else HELPER_US))
     story.look()
     return story, lease
 
@@ -98,6 +102,31 @@ def test_a_lent_request_names_helper_lease_reason_and_what_it_won():
     assert compared.won_us == compared.home_finish_us - compared.measured_finish_us > FIT_US
     assert "lent to b" in made.headline
     assert "predicted" in made.headline
+
+
+def test_of_a_lent_stream_the_helper_says_what_service_and_load_took_and_nothing_is_told_as_zero():
+    story, lease = lent_story(stream=True)
+    compared = told(story, "req_2").compared
+    assert (compared.measured_job_us, compared.measured_load_us) == (HELPER_US, LOAD_US)
+    texts = [moment.text for moment in told(story, "req_2").moments if moment.what == "answered"]
+    assert texts == ["b answered 200"]
+    made = lease_story(lease.lease, commits_of(story), facts_of(story.recorder, lease.lease))
+    assert made is not None
+    assert [(each.service_us, each.load_us) for each in made.requests] == [(HELPER_US, LOAD_US)]
+    assert (made.gain.measured_job_us, made.gain.measured_load_us) == (HELPER_US, LOAD_US)
+
+
+def test_a_service_that_nobody_stated_is_unknown_and_not_zero():
+    story, lease = lent_story(stream=True)
+    facts = [each for each in facts_of(story.recorder) if not isinstance(each.fact, BorrowFinished)]
+    made = request_story("req_2", [each for each in facts if each.names("req_2")], commits_of(story))
+    assert made is not None
+    assert (made.compared.measured_job_us, made.compared.measured_load_us) == (-1, -1)
+    told_of = lease_story(
+        lease.lease, commits_of(story), [e for e in facts if getattr(e.fact, "lease", "") == lease.lease]
+    )
+    assert told_of is not None
+    assert ([each.service_us for each in told_of.requests], told_of.gain.measured_job_us) == ([-1], -1)
 
 
 def test_the_price_of_the_second_best_candidate_stands_beside_the_chosen_one():
