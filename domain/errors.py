@@ -26,6 +26,7 @@ LeasewayError
 |   +-- BrokenSetupError
 +-- StoreError             ClickHouse did not take, or did not give, what was asked
 |   +-- StoreAwayError
+|       +-- StoreSlowError
 +-- HistoryError           stored history is not what it should be: safe mode
     +-- ChainBrokenError
     +-- ReplayDiffersError
@@ -154,6 +155,10 @@ class StoreError(LeasewayError):
 
 class StoreAwayError(StoreError):
     """ClickHouse cannot be reached just now: whether it took the last insert is unknown."""
+
+
+class StoreSlowError(StoreAwayError):
+    """ClickHouse was reached and did not answer in time."""
 
 
 class HistoryError(LeasewayError):

@@ -47,6 +47,8 @@ class Bounds(msgspec.Struct, frozen=True):
     first: int
     last: int
     created_ns: int
+    now_ns: int = 0
+    """The time by the clock that stamps the messages; 0 where it is not known."""
 
 
 class Stream(Protocol):

@@ -38,6 +38,8 @@ class Notes:
 
     def __init__(self, store: Store, cluster: str) -> None:
         self._store, self._cluster = store, cluster
+        self._written_ns: dict[tuple[str, int], int] = {}
+        """When the newest note of each life says that it was written."""
 
     def check_cluster(self) -> None:
         """Return if the tables are this cluster's, or nobody's yet.
@@ -62,10 +64,21 @@ class Notes:
         return Note(stream=stream, **found[0]) if found else None
 
     def write(self, note: Note, *, now_ns: int) -> None:
-        """Keep `note`; the newest one of a life holds."""
+        """Keep `note`; the newest one of a life holds, and that is this one even if the clock was set back since the last."""
+        life = note.stream, note.epoch
+        last_ns = self._written_ns[life] if life in self._written_ns else self._last_written_ns(note)
+        now_ns = max(now_ns, last_ns + 1)
         row = (note.stream, note.epoch, note.last_seq, now_ns, self._cluster, note.created_ns)
         token = f"{note.stream}:{note.epoch}:{note.last_seq}:{now_ns}"
         self._store.insert("projector_state", _STATE, [row], token=token)
+        self._written_ns[life] = now_ns
+
+    def _last_written_ns(self, note: Note) -> int:
+        found = self._store.query(
+            "SELECT max(written_ns) AS written FROM projector_state WHERE stream = {stream:String} AND epoch = {epoch:UInt32}",
+            {"stream": note.stream, "epoch": note.epoch},
+        )
+        return int(found[0]["written"])
 
     def add_gap(self, stream: str, epoch: int, first: int, last: int, *, now_ns: int) -> None:
         """Keep that messages `first` to `last` were gone."""

@@ -57,8 +57,14 @@ def view_of(rollup: Rollup, suffix: str = "") -> str:
 
 def ensure_views(store: Store, rollups: Sequence[Rollup]) -> None:
     """Make the views that are not there."""
+    found = store.query(
+        "SELECT name FROM system.tables WHERE database = currentDatabase() AND name IN {names:Array(String)}",
+        {"names": [rollup.view for rollup in rollups]},
+    )
+    there = set() if store.cluster else {row["name"] for row in found}  # another of its servers may lack one
     for rollup in rollups:
-        store.command(on_cluster(view_of(rollup), store.cluster))
+        if rollup.view not in there:
+            store.command(on_cluster(view_of(rollup), store.cluster))
 
 
 def wrong_days(store: Store, rollup: Rollup, *, newest: int = 0) -> list[WrongDay]:

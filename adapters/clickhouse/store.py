@@ -6,6 +6,7 @@ The driver is an extra: it is imported when a store is opened, and nowhere else.
 
 import logging
 import queue
+import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from xml.sax.saxutils import escape
 
 from adapters.clickhouse.dialect import on_cluster
 from adapters.clickhouse.newest import Newest
-from domain.errors import BadConfigError, DataInUseError, StoreAwayError, StoreError
+from domain.errors import BadConfigError, DataInUseError, StoreAwayError, StoreError, StoreSlowError
 
 DATABASE: Final = "leaseway"
 MEMORY_BYTES: Final = 1024 * 1024 * 1024
@@ -24,6 +25,12 @@ MEMORY_BYTES: Final = 1024 * 1024 * 1024
 READ_SECONDS_MAX: Final = 10
 READ_BYTES_MAX: Final = 512 * 1024 * 1024
 CONNECT_S, ANSWER_S = 5, 60
+READ_ANSWER_S: Final = READ_SECONDS_MAX + 5
+"""A query that ClickHouse ends by itself is waited for so long: what holds it up is not the query."""
+
+_HAS_DATABASE: Final = "SELECT count() FROM system.databases WHERE name = {name:String}"
+_OTHERS_WORDS: Final = re.compile(r"received HTTP status 50[234]\b")
+"""What stands before ClickHouse says that it cannot reach it."""
 
 Parameters = Mapping[str, object]
 
@@ -38,7 +45,7 @@ class Store:
         """Servers that hold the same tables; empty if there is one."""
         self.newest = Newest()
         """Where the newest rows of its tables were last seen."""
-        self._writer = writer
+        self._writer, self._over_http = writer, shown.startswith("http")
         self._writing = threading.Lock()
         self._types: dict[str, Any] = {}
         """Types of a table's columns, so that each insert needs not ask."""
@@ -59,7 +66,11 @@ class Store:
             StoreError: it was refused, or (StoreAwayError) ClickHouse is not there.
         """
         with self._writing, _translated(self.shown):
-            self._writer.command(statement)
+            said = self._writer.command(statement)
+            if hasattr(said, "query_id"):
+                self._check(said.query_id())
+            elif str(said).lstrip().startswith("<"):  # how it went on each server of a cluster comes without it too
+                self._check("")
 
     def insert(self, table: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, token: str) -> None:
         """Insert `rows` as one part; of several inserts with one `token`, one counts.
@@ -78,7 +89,7 @@ class Store:
                 types = dict(zip(asked.column_names, asked.column_types, strict=True))
                 self._types[table] = types
             # not through a kept insert context: the driver then leaves `settings` out, without a word
-            self._writer.insert(
+            said = self._writer.insert(
                 table,
                 list(columns.values()),
                 column_names=list(columns),
@@ -90,6 +101,7 @@ class Store:
                     "deduplicate_blocks_in_dependent_materialized_views": 1,
                 },
             )
+            self._check(said.query_id())
 
     def query(
         self, statement: str, parameters: Parameters | None = None, *, raw: Sequence[str] = ()
@@ -113,9 +125,21 @@ class Store:
                     settings={"max_execution_time": READ_SECONDS_MAX, "max_memory_usage": READ_BYTES_MAX},
                     column_formats=dict.fromkeys(raw, "bytes"),
                 )
+                self._check(result.query_id)
                 return [dict(zip(result.column_names, row, strict=True)) for row in result.result_rows]
         finally:
             self._readers.put(reader)
+
+    def _check(self, query_id: str) -> None:
+        """Check that ClickHouse itself has answered, which repeats the name of each query.
+
+        Some page in its place may be glad to take an insert.
+
+        Raises:
+            StoreAwayError: something else did.
+        """
+        if not query_id and self._over_http:
+            raise StoreAwayError(f"clickhouse {self.shown}: something else answers in its place")
 
     def close(self) -> None:
         """Let go of ClickHouse; an embedded engine ends with its last client."""
@@ -151,8 +175,13 @@ def open_store(
     with _translated(shown):
         first = get_client(**options)
         try:
-            first.command(on_cluster(f"CREATE DATABASE IF NOT EXISTS {_quoted(database)}", cluster))
-            writer, *others = [get_client(**options, database=database) for _ in range(1 + readers)]
+            # nothing is written where all is there: one that takes no writes just now still answers questions
+            if cluster or not first.command(_HAS_DATABASE, parameters={"name": database}):
+                first.command(on_cluster(f"CREATE DATABASE IF NOT EXISTS {_quoted(database)}", cluster))
+            writer = get_client(**options, database=database)
+            if parts.scheme != "chdb":
+                options["send_receive_timeout"] = READ_ANSWER_S
+            others = [get_client(**options, database=database) for _ in range(readers)]
         finally:
             first.close()
     return Store(shown, database, writer, others, cluster)
@@ -222,14 +251,22 @@ def _translated(shown: str) -> Iterator[None]:
     try:
         yield
     except (exceptions.OperationalError, exceptions.StreamFailureError, OSError) as error:
-        raise StoreAwayError(f"clickhouse {shown}: {_reason(error)}") from error
+        raise _away(shown, error) from error
     except exceptions.ProgrammingError as error:
         if "Error initializing EmbeddedServer" in str(error):
             raise DataInUseError(f"clickhouse {shown}: another process holds this directory") from None
         raise StoreError(f"clickhouse {shown}: {_reason(error)}") from error
     except exceptions.ClickHouseError as error:
         code = getattr(error, "code", None)
+        if code is None and _OTHERS_WORDS.search(str(error)):
+            raise StoreAwayError(f"clickhouse {shown}: {_reason(error)}") from error
         raise StoreError(f"clickhouse {shown}: {_reason(error)}", code=code if isinstance(code, int) else 0) from error
+
+
+def _away(shown: str, error: Exception) -> StoreAwayError:
+    if "Read timed out" in str(error):
+        return StoreSlowError(f"clickhouse {shown}: has not answered in time")
+    return StoreAwayError(f"clickhouse {shown}: {_reason(error)}")
 
 
 def _reason(error: Exception) -> str:

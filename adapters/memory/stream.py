@@ -108,7 +108,12 @@ class MemoryStream:
 
     async def bounds(self) -> Bounds:
         """Return what the stream holds now."""
-        return Bounds(first=self._first, last=len(self._messages), created_ns=self._created_ns)
+        return Bounds(
+            first=self._first,
+            last=len(self._messages),
+            created_ns=self._created_ns,
+            now_ns=self._clock.wall_us() * 1000,
+        )
 
     async def read(self, *, after: int, until: int | None = None) -> AsyncGenerator[Sequence[StoredMessage], None]:
         """Yield batches in order, without gaps (domain.ports.Stream.read)."""

@@ -57,6 +57,7 @@ class _State(msgspec.Struct, frozen=True):
 
 class _Info(msgspec.Struct, frozen=True):
     created: str = ""
+    ts: str = ""
     state: _State | None = None
     error: ApiError | None = None
 
@@ -112,7 +113,8 @@ def read_bounds(_headers: bytes, body: bytes) -> Bounds:
     assert info.state is not None
     state = info.state
     first = state.first_seq if state.messages else state.last_seq + 1
-    return Bounds(first=first, last=state.last_seq, created_ns=stamp_ns(info.created))
+    now_ns = stamp_ns(info.ts) if info.ts else 0
+    return Bounds(first=first, last=state.last_seq, created_ns=stamp_ns(info.created), now_ns=now_ns)
 
 
 def read_outcome(_headers: bytes, body: bytes) -> bool:

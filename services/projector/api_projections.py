@@ -27,7 +27,7 @@ def add(routes: Routes, desk: Desk) -> None:
     async def status(_: Call, said: Parameters) -> Any:
         none_left(said)
         projector = desk.projector
-        now_ns = desk.clock.wall_us() * 1000
+        now_ns = await desk.now_ns()
         return {
             "schema": projector.schema,
             "migrations": await desk.ask(migrations),

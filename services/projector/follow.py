@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from adapters.clickhouse.causes import cause_of
 from adapters.clickhouse.notes import Notes
 from adapters.clickhouse.sink import Sink
 from domain.errors import BusError, StoreAwayError, StoreError
@@ -41,8 +42,12 @@ class Progress(msgspec.Struct, kw_only=True):
     """Commits since the start of the process that do not continue the ledger."""
     rows: int = 0
     """Rows written since the start of the process."""
+    gone: int = 0
+    """Messages since the start of the process that the stream no longer had when they were to be read."""
     error: str = ""
     """Why it does not go on just now."""
+    cause: str = ""
+    """The same in a word: one of adapters.clickhouse.causes, or bus_away."""
 
 
 class Epochs:
@@ -100,11 +105,11 @@ class Follower:
             try:
                 await self._follow()
             except BusError as error:  # a gap as well: the next position is past it
-                self._fail("bus_away", error)
+                self._fail("bus_away", error, "bus_away")
             except StoreError as error:
                 if error.code in TABLES_GONE:
                     raise
-                self._fail("clickhouse_away", error)
+                self._refused(error)
             await self._backoff.wait()
 
     async def note(self) -> None:
@@ -115,6 +120,7 @@ class Follower:
 
     async def _follow(self) -> None:
         position = await self._finder.find(self._stream)
+        self._progress.gone = self._finder.gone
         self._arrive(position)
         self._deck.epochs.set(self._stream.name, position.epoch)
         if self._stream.name == LEDGER:
@@ -160,7 +166,7 @@ class Follower:
         except StoreError as error:
             if error.code in TABLES_GONE:
                 raise
-            self._fail("clickhouse_away" if isinstance(error, StoreAwayError) else "clickhouse_refuses", error)
+            self._refused(error)
             return None
 
     async def _projected(self, batch: list[StoredMessage], position: Position) -> Projected:
@@ -194,13 +200,18 @@ class Follower:
         for seq in projected.void:
             _LOG.error("commit_void", extra={**where, "seq": seq})
 
-    def _fail(self, event: str, error: Exception) -> None:
-        if not self._progress.error:
-            _LOG.warning(event, extra={"stream": self._stream.name, "why": str(error)})
-        self._progress.error = str(error)
+    def _refused(self, error: StoreError) -> None:
+        self._fail(
+            "clickhouse_away" if isinstance(error, StoreAwayError) else "clickhouse_refuses", error, cause_of(error)
+        )
+
+    def _fail(self, event: str, error: Exception, cause: str) -> None:
+        if self._progress.cause != cause:
+            _LOG.warning(event, extra={"stream": self._stream.name, "cause": cause, "why": str(error)})
+        self._progress.error, self._progress.cause = str(error), cause
 
     def _recover(self) -> None:
         if self._progress.error:
             _LOG.info("stream_goes_on", extra={"stream": self._stream.name})
-        self._progress.error = ""
+        self._progress.error = self._progress.cause = ""
         self._backoff.reset()

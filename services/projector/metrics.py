@@ -24,8 +24,14 @@ class ProjectorMetrics:
         progress = projector.progress
         measured.state("leaseway_bus_connected", bus_connected)
         measured.state("leaseway_clickhouse_up", self._up)
+        measured.read("leaseway_clickhouse_trouble", lambda: [((cause,), 1.0) for cause in sorted(projector.causes)])
         measured.read("leaseway_projector_lag_messages", lambda: [((name,), self._lag(name)) for name in progress])
-        for name, field in (("position", "position"), ("rows_total", "rows"), ("unreadable_total", "unreadable")):
+        for name, field in (
+            ("position", "position"),
+            ("rows_total", "rows"),
+            ("unreadable_total", "unreadable"),
+            ("gone_total", "gone"),
+        ):
             self._read(f"leaseway_projector_{name}", field)
         measured.state("leaseway_projector_void_total", lambda: sum(each.void for each in progress.values()))
 

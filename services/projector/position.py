@@ -32,6 +32,8 @@ class Finder:
 
     def __init__(self, notes: Notes, sink: Sink, clock: Clock) -> None:
         self._notes, self._sink, self._clock = notes, sink, clock
+        self.gone = 0
+        """Messages that were gone when they were to be read."""
 
     async def find(self, stream: Stream) -> Position:
         """Return where to go on.
@@ -105,6 +107,7 @@ class Finder:
         await in_thread(self._notes.add_gap, stream.name, position.epoch, following, there - 1, now_ns=now_ns)
         position = msgspec.structs.replace(position, after=there - 1)
         await self.note(stream.name, position)
+        self.gone += there - following
         return position
 
 

@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from adapters.clickhouse.beside import drop_left_behind
+from adapters.clickhouse.causes import CAUSES, cause_of
 from adapters.clickhouse.migrate import migrate
 from adapters.clickhouse.notes import Notes
 from adapters.clickhouse.rollups import ensure_views
@@ -58,6 +59,8 @@ class Projector:
         """Number of the newest migration, once the store is open."""
         self.away = ""
         """Why the store could not be opened yet."""
+        self.away_cause = ""
+        """The same in a word (adapters.clickhouse.causes)."""
         self.progress = {name: Progress(stream=name) for name in STREAMS}
         self.counted = Counted()
         """What is known of the counts by minute."""
@@ -82,7 +85,7 @@ class Projector:
                 while await self._carry_all():
                     pass
             except* StoreError as group:
-                self._say_away(group.exceptions[0])
+                self._say_away(_first(group))
             finally:
                 await self._close()
             await backoff.wait()
@@ -102,7 +105,7 @@ class Projector:
         except BaseException:
             await in_thread(store.close)
             raise
-        self.store, self.notes, self.away = store, notes, ""
+        self.store, self.notes, self.away, self.away_cause = store, notes, "", ""
         _LOG.info("clickhouse_open", extra={"dsn": store.shown, "server": store.server_version, "schema": self.schema})
         self.tried.set()
 
@@ -141,11 +144,25 @@ class Projector:
             raise
         return changed
 
-    def _say_away(self, error: BaseException) -> None:
-        if not self.away:
-            _LOG.warning("clickhouse_away", extra={"why": str(error)})
-        self.away = str(error)
+    @property
+    def causes(self) -> set[str]:
+        """Return why ClickHouse takes no rows just now, each in a word (adapters.clickhouse.causes); empty while it does."""
+        return {self.away_cause, *(each.cause for each in self.progress.values())} & CAUSES.keys()
+
+    def _say_away(self, error: StoreError) -> None:
+        cause = cause_of(error)
+        if self.away_cause != cause:
+            _LOG.warning("clickhouse_away", extra={"cause": cause, "why": str(error)})
+        self.away, self.away_cause = str(error), cause
         self.tried.set()
+
+
+def _first(group: BaseExceptionGroup[StoreError]) -> StoreError:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, StoreError)
+    return error
 
 
 async def _note_all(followers: list[Follower]) -> None:

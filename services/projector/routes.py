@@ -20,6 +20,7 @@ from adapters.http.errors import ApiError
 from adapters.http.server import Call
 from domain.errors import BadIdError, StoreAwayError, StoreError
 from domain.ports import Clock, Stream
+from services.projector.now import BusTime
 from services.projector.parameters import Parameters, parameters_of
 from services.projector.projector import Projector
 from services.projector.threads import asking
@@ -37,6 +38,11 @@ class Desk:
     def __init__(self, projector: Projector, clock: Clock) -> None:
         self._projector, self.clock = projector, clock
         self._reading = asyncio.Semaphore(READERS)
+        self._time = BusTime(projector.streams, clock)
+
+    async def now_ns(self) -> int:
+        """Return the time by the clock that stamps the messages, in nanoseconds since the epoch."""
+        return await self._time.now_ns()
 
     @property
     def projector(self) -> Projector:

@@ -190,8 +190,16 @@ _OF_PROJECTORS: Final = (
         "leaseway_projector_unreadable_total", "counter", "messages", ("stream",), _PROJECTOR,
         "Messages that this release cannot read; their bytes are kept.",
     ),
+    Metric(
+        "leaseway_projector_gone_total", "counter", "messages", ("stream",), _PROJECTOR,
+        "Messages that the stream no longer had when they were to become rows: they are in no table.",
+    ),
     Metric("leaseway_projector_void_total", "counter", "commits", (), _PROJECTOR, "Commits that do not continue the ledger."),
     Metric("leaseway_clickhouse_up", "gauge", "", (), _PROJECTOR, "1 while ClickHouse is open and every stream goes on."),
+    Metric(
+        "leaseway_clickhouse_trouble", "gauge", "", ("cause",), _PROJECTOR,
+        "1 for each reason for which ClickHouse takes no rows now; absent while it does.",
+    ),
 )  # fmt: skip
 
 METRICS: Final = (

@@ -126,7 +126,9 @@ async def test_health_says_how_far_each_stream_is_and_what_runs(client: Client):
         "unreadable": 0,
         "void": 0,
         "rows_written": 0,
+        "gone": 0,
         "error": "",
+        "cause": "",
     }
     rows = {"events": 21, "decisions": 21, "requests": 5, "commits": 5, "rejected": 0, "loads": 0, "health": 0}
     assert body["rows"] == rows

@@ -6,6 +6,7 @@ async with HttpClickhouse(directory) as server: open_store(server.dsn); server.k
 """
 
 import asyncio
+import base64
 import re
 import secrets
 import signal
@@ -24,6 +25,8 @@ _FORMAT = re.compile(rb"\bFORMAT\s+(\w+)\s*;?\s*$", re.IGNORECASE)
 _INSERT_FORMAT = re.compile(rb"\bFORMAT\s+(\w+)[ \t]*\r?\n", re.IGNORECASE)
 _INSERT = re.compile(rb"^\s*INSERT\s+INTO\b", re.IGNORECASE)
 _CODE = re.compile(r"Code: (\d+)\.")
+_LASTING = {"readonly", "max_untracked_memory"}
+"""What cannot be set back: nothing can be set where nothing may be written, or where no memory is left."""
 _TRANSPORT = frozenset(
     {
         "query",
@@ -94,17 +97,22 @@ class _Shim:
     """One handle of the engine, one statement at a time."""
 
     def __init__(self, directory: str) -> None:
-        self._handle = chdb.connect(directory)
+        self._directory, self._handle = directory, chdb.connect(directory)
         self._turn = asyncio.Lock()
         self.version, self._zone = self._text("SELECT version(), timezone()").strip().split("\t")
 
     async def answer(self, request: web.Request) -> web.Response:
         said, body = dict(request.query), await request.read()
+        user = _user(request)
+        if user != "default":  # the one that there is
+            message = f"Code: 516. DB::Exception: {user}: Authentication failed: password is incorrect (AUTHENTICATION_FAILED)"
+            return _refused(message, {}, status=403)
         if request.headers.get("Content-Encoding") == "lz4":
             body = _inflated(body)
         statement = b"\n".join(filter(None, (said.get("query", "").encode(), body)))
         headers = {
             "X-ClickHouse-Timezone": self._zone,
+            "X-ClickHouse-Query-Id": said.get("query_id", ""),
             "X-ClickHouse-Exception-Tag": secrets.token_hex(8),
             "X-ClickHouse-Summary": "{}",
         }
@@ -116,22 +124,31 @@ class _Shim:
         return web.Response(body=result, headers=headers)
 
     def _run(self, said: dict[str, str], statement: bytes) -> bytes:
+        if not _LASTING & said.keys():
+            return self._run_in(self._handle, said, statement)
+        handle = chdb.connect(self._directory)
+        try:
+            return self._run_in(handle, said, statement)
+        finally:
+            handle.close()
+
+    def _run_in(self, handle: Any, said: dict[str, str], statement: bytes) -> bytes:
         settings = {
             name: value for name, value in said.items() if name not in _TRANSPORT and not name.startswith("param_")
         }
         parameters = {name[6:]: value for name, value in said.items() if name.startswith("param_")}
-        self._handle.query(f"USE `{said.get('database') or 'default'}`", "Null")
-        for name, value in settings.items():
-            self._handle.query(f"SET {name} = '{value}'", "Null")
+        handle.query(f"USE `{said.get('database') or 'default'}`", "Null")
+        for name, value in sorted(settings.items(), key=lambda setting: setting[0] in _LASTING | {"max_memory_usage"}):
+            handle.query(f"SET {name} = '{value}'", "Null")
         try:
             found = _INSERT_FORMAT.search(statement) if _INSERT.match(statement) else None
-            return self._insert(statement, found) if found else self._query(said, statement, parameters)
+            return self._insert(handle, statement, found) if found else self._query(handle, said, statement, parameters)
         finally:
-            for name in settings:
-                self._handle.query(f"SET {name} = DEFAULT", "Null")
+            for name in settings if handle is self._handle else ():
+                handle.query(f"SET {name} = DEFAULT", "Null")
 
-    def _insert(self, statement: bytes, found: re.Match[bytes]) -> bytes:
-        insert = self._handle.send_insert(statement[: found.start()].decode(), found[1].decode())
+    def _insert(self, handle: Any, statement: bytes, found: re.Match[bytes]) -> bytes:
+        insert = handle.send_insert(statement[: found.start()].decode(), found[1].decode())
         try:
             insert.append(statement[found.end() :])
             insert.finish()
@@ -140,20 +157,25 @@ class _Shim:
             raise
         return b""
 
-    def _query(self, said: dict[str, str], statement: bytes, parameters: dict[str, str]) -> bytes:
+    def _query(self, handle: Any, said: dict[str, str], statement: bytes, parameters: dict[str, str]) -> bytes:
         found = _FORMAT.search(statement)
         shape = found[1].decode() if found else said.get("default_format", "TabSeparated")
-        result: Any = self._handle.query(statement.decode(), shape, params=parameters)
+        result: Any = handle.query(statement.decode(), shape, params=parameters)
         return bytes(result.bytes() or b"")
 
     def _text(self, statement: str) -> str:
         return str(self._handle.query(statement, "TSV").bytes().decode())
 
 
-def _refused(message: str, headers: dict[str, str]) -> web.Response:
+def _user(request: web.Request) -> str:
+    said = request.headers.get("Authorization", "")
+    return base64.b64decode(said.removeprefix("Basic ")).decode().partition(":")[0] if said else "default"
+
+
+def _refused(message: str, headers: dict[str, str], *, status: int = 500) -> web.Response:
     found = _CODE.search(message)
     headers["X-ClickHouse-Exception-Code"] = found[1] if found else "1000"
-    return web.Response(status=500, text=message[max(0, message.find("Code: ")) :], headers=headers)
+    return web.Response(status=status, text=message[max(0, message.find("Code: ")) :], headers=headers)
 
 
 def _inflated(body: bytes) -> bytes:
