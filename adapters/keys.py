@@ -14,7 +14,7 @@ import nkeys
 from nacl.exceptions import CryptoError
 from nacl.signing import VerifyKey
 
-from domain.errors import BadConfigError
+from domain.errors import BadConfigError, NotYetError
 
 
 class Credentials(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +57,8 @@ def load_credentials(path: Path) -> Credentials:
     """Return the credentials in `path`.
 
     Raises:
-        BadConfigError: there is no such file, others can read it, or it is not a credentials file.
+        NotYetError: there is no such file.
+        BadConfigError: others can read it, or it is not a credentials file.
     """
     try:
         mode = path.stat().st_mode & 0o777
@@ -65,7 +66,7 @@ def load_credentials(path: Path) -> Credentials:
             raise BadConfigError(f"credentials {path}: must be readable by its owner alone (0600), mode is {mode:04o}")
         return msgspec.json.decode(path.read_bytes(), type=Credentials)
     except FileNotFoundError:
-        raise BadConfigError(f"credentials {path}: no such file; `leaseway provision` makes it") from None
+        raise NotYetError(f"credentials {path}: no such file; `leaseway provision` makes it") from None
     except msgspec.DecodeError as error:
         raise BadConfigError(f"credentials {path}: not a credentials file: {error}") from None
 

@@ -24,6 +24,7 @@ LeasewayError
 |   +-- UnreachableError
 |   +-- ChildFailedError
 |   +-- BrokenSetupError
+|   +-- NotYetError
 +-- StoreError             ClickHouse did not take, or did not give, what was asked
 |   +-- StoreAwayError
 |       +-- StoreSlowError
@@ -143,6 +144,10 @@ class ChildFailedError(MachineError):
 
 class BrokenSetupError(MachineError):
     """The bus is not set up as it must be; deciding on it would promise what it cannot keep."""
+
+
+class NotYetError(MachineError):
+    """What was asked for is not there yet: nothing is wrong with the question, and the message says how it comes to be."""
 
 
 class StoreError(LeasewayError):

@@ -155,6 +155,7 @@ class ModelRuntime(Machines):
         self.helps = bool(helper_links)
         self.linked = bool(owner_links) or self.helps
         self.owner.set_links(owner_links, now_us, out)
+        self.desk.set_links(helper_links, now_us)
         if self.room is not None:
             self.room.enrol(now_us, out)
         else:

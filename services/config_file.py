@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from domain.errors import BadConfigError
+from domain.spelling import did_you_mean
 from services.config import Config, NodeConfig
 from services.config_rules import Problem, problems
 
@@ -200,7 +201,10 @@ def _convert_table(raw: Any, table: type[msgspec.Struct], prefix: str, sources: 
     for key in raw:
         if key not in fields:
             known = ", ".join(sorted(fields))
-            raise BadConfigError(f"{sources.of(prefix + key)}: {prefix}{key}: unknown key; known here: {known}")
+            perhaps = did_you_mean(str(key), fields)
+            raise BadConfigError(
+                f"{sources.of(prefix + key)}: {prefix}{key}: unknown key; known here: {known}{perhaps}"
+            )
     for name, field in fields.items():
         if field.required and name not in raw:
             raise BadConfigError(f"{sources.file}: {prefix}{name}: is missing; it must be stated")

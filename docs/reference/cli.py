@@ -68,7 +68,7 @@ def row(action: argparse.Action) -> str:
     name = ", ".join(action.option_strings) or str(action.metavar)
     value = f" {action.metavar or action.dest.upper()}" if action.option_strings and action.nargs != 0 else ""
     about = (action.help or "").replace("%(default)s", str(action.default)).replace("|", "\\|")
-    return f"| `{name}{value}` | {about} |\n".replace("10m|SEQ", "10m\\|SEQ")
+    return f"| `{(name + value).replace('|', chr(92) + '|')}` | {about} |\n"
 
 
 if __name__ == "__main__":

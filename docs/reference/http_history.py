@@ -22,8 +22,9 @@ HEAD = f"""\
 
 The projector answers at its own port (8200, loopback), JSON only. A query runs for at most {READ_SECONDS_MAX} s and takes at
 most {READ_BYTES_MAX // 1024**2} MiB; two run at once. While ClickHouse starts, restarts or is away the answer is 503 with
-`Retry-After`; a wrong parameter is 400 with its name in `param`. Times are written as `2026-11-30T01:20:00Z`, as seconds since
-1970, as how long ago (`90s`, `5m`, `3h`, `2d`), or as `now`.
+`Retry-After`; a wrong parameter is 400 with its name in `param`. Times are written as `2026-11-30T01:20:00Z` (RFC 3339; without a
+zone it is UTC, a day alone begins at midnight), as seconds since 1970, as how long ago (`90s`, `5m`, `3h`, `2d`), or as `now`.
+All that are answered are in UTC.
 
 """
 DECISIONS = """\

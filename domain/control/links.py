@@ -80,7 +80,9 @@ def decide(command: LinkCommand, state: LinkState) -> list[LinkEvent]:
             return _add(command, state)
         case RemoveLink():
             if state is None:
-                raise BadLinkError(f"{_name(command)}: there is no such link")
+                raise BadLinkError(
+                    f"{_name(command)}: there is no such link; `leaseway links list` shows those there are"
+                )
             return [LinkRemoved(link=state.link, owner=state.owner, owner_model=state.owner_model)]
         case _:
             assert_never(command)

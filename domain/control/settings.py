@@ -12,6 +12,7 @@ from typing import Final, Literal
 import msgspec
 
 from domain.errors import BadSettingError
+from domain.spelling import did_you_mean
 
 Unit = Literal["us", "tokens", "count", "bool"]
 PREFIX: Final = "cluster."
@@ -102,7 +103,8 @@ def setting_of(name: str) -> Setting:
     """
     setting = SETTINGS.get(name.removeprefix(PREFIX))
     if setting is None:
-        raise BadSettingError(f"setting {name[:80]!r}: unknown; known are {', '.join(sorted(SETTINGS))}")
+        perhaps = did_you_mean(name.removeprefix(PREFIX), SETTINGS)
+        raise BadSettingError(f"setting {name[:80]!r}: unknown; known are {', '.join(sorted(SETTINGS))}{perhaps}")
     return setting
 
 

@@ -4,6 +4,8 @@ A borrowed request waits here until it claims the runtime (`BorrowStarted`): the
 hands it back when its own work comes; after it, the request always ends in the engine.
 """
 
+from collections.abc import Collection
+
 import msgspec
 
 from domain.actions import AcceptBorrow, CancelEngine, Dispatch, Output, RefuseBorrow
@@ -38,7 +40,8 @@ class HelperDesk:
         self._model: ModelId = config.model
         self._waiting: dict[RequestId, Borrowed] = {}
         self._running: dict[RequestId, Borrowed] = {}
-        self._accepted = AcceptedBook()
+        self.accepted = AcceptedBook()
+        """What was accepted, whatever became of it."""
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._running)
@@ -53,6 +56,10 @@ class HelperDesk:
         """Whether a waiting request came over a link that wants back what is driven out for it."""
         return any(borrowed.offer.restore for borrowed in self._waiting.values())
 
+    def set_links(self, links: Collection[LinkId], now_us: int) -> None:
+        """Say over which links lends may come."""
+        self.accepted.set_links(links, now_us)
+
     def offer(
         self, offer: BorrowOffer, now_us: int, out: list[Output], *, depth: int, here: int, in_engine: int, closed: str
     ) -> bool:
@@ -62,7 +69,7 @@ class HelperDesk:
         engine_down, restoring, load_needed, load_failed); empty if it is.
         """
         request = offer.request
-        if request in self._waiting or request in self._running or self._accepted.has(offer):
+        if request in self._waiting or request in self._running or self.accepted.has(offer):
             # A copy of a lend that is or was here: no fact, for a fact would close the true one's slot.
             out.append(RefuseBorrow(request=request, status=409, code="offload_duplicate"))
         elif not offer.lease_live or offer.remaining_us <= 0:
@@ -85,7 +92,7 @@ class HelperDesk:
         else:
             position = in_engine + len(self._waiting)
             self._waiting[request] = Borrowed(offer=offer, since_us=now_us)
-            self._accepted.add(offer)
+            self.accepted.add(offer)
             out.append(
                 BorrowAccepted(
                     request=request,

@@ -50,8 +50,8 @@ class ModelStory(msgspec.Struct, frozen=True, kw_only=True):
     headline: str
     """The answer in one sentence."""
     code: str
-    """lending, leased, tick (a lease follows), nothing_held, not_linked, unknown_node, unknown_model, safe_mode, bus_away,
-    no_master, or the code of reasons.md that keeps it from lending."""
+    """lending, leased, tick (a lease follows), nothing_held, not_linked, safe_mode, bus_away, no_master, or the code of
+    reasons.md that keeps it from lending. A node or model that is not known (unknown_node, unknown_model) is an error instead."""
     version: int
     """Newest commit in the state."""
     at_ns: int

@@ -8,30 +8,29 @@ from pathlib import Path
 
 import msgspec
 
-from adapters.clock import SystemClock
 from adapters.keys import load_credentials
 from adapters.log.bundle import load
 from adapters.nats.eventsourcing.grant_ledger import GrantLedger
+from adapters.times import Moment
 from projections.why.cluster import ClusterAt
 from services.cli.at_text import lines_of
 from services.cli.audit import source_of
 from services.cli.history import bus_of
+from services.cli.moments import end_of, now_ns
 from services.cli.reach import Here, here
 from services.cli.show import Output, Waiting
 from services.cli.why import streamed
 from services.lifecycle import EXIT_OK
 from services.past.at import Streamed, cluster_then
 from services.past.ledger import through_repository
-from services.past.moment import moment_of
 
 
 def run(parsed: argparse.Namespace) -> int:
     """Print the state."""
-    version, time_ns = moment_of(parsed.moment, SystemClock().wall_us() * 1000)
     place, waiting = here(parsed), Waiting()
-    waiting(f"folding history up to {parsed.moment}")
+    waiting("folding history up to that moment")
     try:
-        then = asyncio.run(_then(place, parsed.copy, version, time_ns, parsed.only))
+        then = asyncio.run(_then(place, parsed.copy, parsed.moment, parsed.only))
     finally:
         waiting.done()
     out = Output(as_json=parsed.json)
@@ -44,12 +43,13 @@ def run(parsed: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-async def _then(place: Here, copy: Path | None, version: int | None, time_ns: int | None, only: str) -> ClusterAt:
+async def _then(place: Here, copy: Path | None, moment: Moment, only: str) -> ClusterAt:
     if copy is not None:
-        return await cluster_then(_copied(place, copy), version=version, time_ns=time_ns, only=only)
+        of = _copied(place, copy)
+        return await cluster_then(of, moment, end_ns=await end_of(of.streams, copied=True), only=only)
     async with bus_of(place) as bus, _ledger_of(place) as ledger:
         of = msgspec.structs.replace(streamed(place, bus), fold=through_repository(ledger))
-        return await cluster_then(of, version=version, time_ns=time_ns, only=only)
+        return await cluster_then(of, moment, end_ns=now_ns(), only=only)
 
 
 @asynccontextmanager

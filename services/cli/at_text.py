@@ -5,10 +5,10 @@ from typing import Final
 
 import msgspec
 
+from adapters.times import utc
 from projections.why.cluster import ClusterAt, QueueAt
 from projections.words import count
 from services.cli.show import cell, printable
-from services.past.moment import when
 
 _LEFT_OUT: Final = frozenset({"incarnation", "pseq"})
 _OF_ENDS: Final = frozenset({"owner_model", "helper_model", "link", "probe"})
@@ -22,7 +22,7 @@ def lines_of(then: ClusterAt) -> Iterator[str]:
 def _lines(then: ClusterAt) -> Iterator[str]:
     more = f" and {count(then.facts, 'fact')} after it" if then.facts else ""
     more += f", {count(then.control, 'control event')}" if then.control else ""
-    yield f"version {then.version} of {then.head}{more}, stored {when(then.at_ns)}, generation {then.generation}"
+    yield f"version {then.version} of {then.head}{more}, stored {utc(then.at_ns)}, generation {then.generation}"
     yield f"  domain time {cell('now_us', then.now_us)}, term {then.term}, rules {then.policy}, LW_EVENTS up to {then.hi}"
     if then.only:
         yield f"  only what concerns {then.only}"

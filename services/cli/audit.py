@@ -17,9 +17,9 @@ from adapters.log.scan import NO_AGES, Ages
 from adapters.log.segments import version_at
 from adapters.log.verify import Part
 from adapters.nats.layout import EVENTS_AGE_S, LEDGER_AGE_S
-from domain.errors import BadConfigError, HistoryError, UnreachableError
+from adapters.times import Moment
+from domain.errors import BadConfigError, HistoryError, NotYetError, UnreachableError
 from domain.events import Checkpoint
-from services.cli.audit_arguments import Bound
 from services.cli.audit_copies import (
     book_of,
     damages_of,
@@ -33,6 +33,7 @@ from services.cli.audit_feed import check_feed
 from services.cli.audit_report import rows_of, write
 from services.cli.audit_source import Kind, Opened, Source, archived_checkpoints, opened
 from services.cli.audit_workers import verified
+from services.cli.moments import end_of
 from services.cli.reach import Here, here
 from services.cli.show import Waiting, note
 from services.lifecycle import EXIT_FAILED, EXIT_OK
@@ -69,8 +70,8 @@ def run(parsed: argparse.Namespace) -> int:
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """What is verified, and how."""
 
-    begin: Bound | None = None
-    end: Bound | None = None
+    begin: Moment | None = None
+    end: Moment | None = None
     whole: bool = False
     from_snapshot: bool = False
     workers: int = 1
@@ -207,12 +208,13 @@ async def _part(at: Opened, asked: Asked, checkpoints: list[Kept]) -> Part:
     """Return the versions that are meant, and the state to begin in where one was asked for."""
     ledger = at.streams.ledger
     first = last = 0
+    end_ns = await end_of(at.streams, copied=at.copy is not None)
     if asked.begin is not None:
-        number, moment = asked.begin
-        first = number or await version_at(ledger, moment - 1) + 1
+        number = asked.begin.number
+        first = await version_at(ledger, asked.begin.stamp_ns(end_ns) - 1) + 1 if number is None else number
     if asked.end is not None:
-        number, moment = asked.end
-        last = number or await version_at(ledger, moment)
+        number = asked.end.number
+        last = await version_at(ledger, asked.end.stamp_ns(end_ns)) if number is None else number
         if not last:
             raise BadConfigError("audit verify --to: nothing was stored until then")
     if first and last and first > last:
@@ -221,7 +223,7 @@ async def _part(at: Opened, asked: Asked, checkpoints: list[Kept]) -> Part:
     if asked.from_snapshot:
         snapshot = await at.find(last or _ANY)
         if snapshot is None:
-            raise BadConfigError("audit verify --from-snapshot: there is no whole snapshot to begin at")
+            raise NotYetError("audit verify --from-snapshot: there is no whole snapshot yet to begin at; leave it out")
     return Part(
         first=first,
         last=last,

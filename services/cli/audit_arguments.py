@@ -1,41 +1,12 @@
 """The flags of `leaseway audit verify | export | import`."""
 
-import argparse
-import re
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from adapters.clock import SystemClock
+from services.cli.moments import A_VERSION, TIMES_OF_HISTORY, a_moment
 
-_AGO: Final = re.compile(r"([0-9]{1,6})([smhd])")
-_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 WORKERS_MAX: Final = 64
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-class Bound(tuple[int, int]):
-    """(version, 0) or (0, nanoseconds since the epoch): one end of what is verified."""
-
-    __slots__ = ()
-
-
-def bound(text: str) -> Bound:
-    """Return the version or the moment that `text` names, for argparse."""
-    if text.isascii() and text.isdecimal() and len(text) <= 15:
-        return Bound((int(text), 0))
-    if found := _AGO.fullmatch(text):
-        ago = timedelta(seconds=int(found[1]) * _SECONDS[found[2]])
-        return Bound((0, SystemClock().wall_us() * 1000 - int(ago.total_seconds()) * 10**9))
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"must be a version, a time (2026-11-30T08:00, in UTC unless it says otherwise) or an age (90m), got {text!r}"
-        ) from None
-    at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-    return Bound((0, (at - _EPOCH) // timedelta(microseconds=1) * 1000))
 
 
 def add_audit(add: Callable[..., Any], command: Callable[..., Any], number: Callable[[int, int], Any]) -> None:
@@ -79,12 +50,13 @@ def _add_verify(add: Callable[..., Any], command: Callable[..., Any], number: Ca
             "leaseway audit verify --copy history.zip --fingerprint 1f0c-77aa-0b3d-9e52",
         ],
         more="Every commit is decided again from the facts that it names and compared byte for byte; the chain of digests, the\n"
-        "nodes' own numbering, their MACs and the master's signed checkpoints are checked. Exit code 1: something differs.",
+        "nodes' own numbering, their MACs and the master's signed checkpoints are checked. Exit code 1: something differs.\n\n"
+        + TIMES_OF_HISTORY,
     )
-    verify.add_argument(
-        "--from", dest="begin", type=bound, metavar="V|TIME", help="first version, or when it was stored"
-    )
-    verify.add_argument("--to", dest="end", type=bound, metavar="V|TIME", help="last version, or when it was stored")
+    moment = a_moment(A_VERSION)
+    for flag, name, which in (("--from", "begin", "first"), ("--to", "end", "last")):
+        about = f"{which} version, or when it was stored"
+        verify.add_argument(flag, dest=name, type=moment, metavar="VERSION|TIME", help=about)
     verify.add_argument(
         "--against",
         choices=("stream", "archive", "copy"),

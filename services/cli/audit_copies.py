@@ -13,7 +13,7 @@ from adapters.log.bundle import Bundle
 from adapters.log.bundle_writer import sync
 from adapters.log.checkpoints import CheckpointBook, Kept, fingerprint
 from adapters.log.segments import vouched
-from domain.errors import BadConfigError, HistoryError
+from domain.errors import BadConfigError, HistoryError, NotYetError
 from domain.subjects import LEDGER
 from services.cli.audit_source import Opened, Source, opened
 from services.cli.reach import Here
@@ -120,10 +120,13 @@ def newest_copy(data: Path, imported: list[Path]) -> Path:
     """Return which of the copies in a data directory is meant.
 
     Raises:
-        BadConfigError: there is none, or they are of several clusters.
+        NotYetError: there is none.
+        BadConfigError: they are of several clusters.
     """
     if not imported:
-        raise BadConfigError(f"data directory {data}: holds no imported copy; `leaseway audit import`")
+        raise NotYetError(
+            f"data directory {data}: holds no imported copy; `leaseway audit import FILE` keeps one, or name a file with --copy"
+        )
     clusters = sorted({path.stem.rpartition("-")[0] for path in imported})
     if len(clusters) > 1:
         raise BadConfigError(
@@ -141,11 +144,12 @@ def import_copy(place: Here, path: Path, waiting: Waiting, *, trusted: str, as_j
     copy = bundle.load(path)
     digest = bundle.file_digest(path)
     waiting("import: checking every message")
-    wrong = [*damages_of(copy), *false_signature(copy, trusted)]
+    damages, false = damages_of(copy), false_signature(copy, trusted)
     waiting.done()
-    for each in wrong:
+    for each in (*damages, *false):
         note(each)
-    if wrong:
+    if damages or false:
+        note(_what_next(path, digest, damaged=bool(damages)))
         return EXIT_FAILED
     folder = place.config.data / "audit"
     make_data(place.config.data)
@@ -157,12 +161,27 @@ def import_copy(place: Here, path: Path, waiting: Waiting, *, trusted: str, as_j
     return EXIT_OK
 
 
+def _what_next(path: Path, digest: str, *, damaged: bool) -> str:
+    """Return what to do about a copy that is refused."""
+    if damaged:
+        todo = (
+            f"It is not the file that was exported. Ask its sender for it again, and whether its SHA-256 is {digest}; what still "
+            f"holds of this one is said by `leaseway audit verify --copy {path}`"
+        )
+    else:
+        todo = (
+            "Nothing says that it is from whom you think. Ask its sender, by another way than the file's, for the fingerprint "
+            "that `leaseway audit export` printed, and for the file again if that is another one"
+        )
+    return f"audit import: refused, nothing is kept of {path}. {todo}"
+
+
 def _keep(path: Path, kept: Path, digest: str) -> None:
     """Put the file of this SHA-256 in its place, whole or not at all, and never over another one."""
     if kept.exists():
         if bundle.file_digest(kept) != digest:
             raise BadConfigError(
-                f"audit copy {kept}: another one of the same versions is kept there; move it away first"
+                f"audit copy {kept}: another one of the same versions is kept there; move it away, or name another --data"
             )
         return
     draft = kept.with_name(kept.name + ".part")
@@ -170,7 +189,9 @@ def _keep(path: Path, kept: Path, digest: str) -> None:
         shutil.copyfile(path, draft)
         sync(draft)
         if bundle.file_digest(draft) != digest:
-            raise BadConfigError(f"audit copy {path}: has changed while it was checked")
+            raise BadConfigError(
+                f"audit copy {path}: has changed while it was checked; import it again once it is whole"
+            )
         draft.replace(kept)
     finally:
         draft.unlink(missing_ok=True)

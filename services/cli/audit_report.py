@@ -2,7 +2,6 @@
 
 import html
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,6 +9,7 @@ import msgspec
 
 from adapters.log.chains import Chain
 from adapters.log.report import Report
+from adapters.times import utc
 from domain.errors import BadConfigError
 
 _STYLE: Final = """\
@@ -107,10 +107,8 @@ def _differences(report: Report) -> Iterable[tuple[str, list[tuple[str, str]]]]:
 
 
 def at(stamp_ns: int) -> str:
-    """Return a stamp as people read it, in UTC."""
-    if not stamp_ns:
-        return "-"
-    return datetime.fromtimestamp(stamp_ns // 10**9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    """Return a stamp as people read it; a dash of none."""
+    return utc(stamp_ns) if stamp_ns else "-"
 
 
 def text(report: Report) -> list[str]:

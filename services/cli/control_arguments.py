@@ -73,7 +73,8 @@ def _add_import(add: Callable[..., Any], command: Command) -> None:
 
 def add_settings(add: Callable[..., Any], command: Command) -> None:
     """Add the actions of `leaseway settings`."""
-    _action(command(add, "list", "settings", "list every setting, its value and where it comes from"), "list")
+    about = "list every setting, its value and where it comes from"
+    _action(command(add, "list", "settings", about, examples=["leaseway settings list"]), "list")
     examples = [
         "leaseway settings set offload_lease_ttl=20s",
         "leaseway settings set offload_probe_idle=1m offload_streams=off",

@@ -4,12 +4,13 @@ import argparse
 import asyncio
 from typing import Final
 
+from adapters.times import utc
 from domain.errors import BadConfigError
 from projections.decision_log import KINDS
 from services.cli.reach import here
 from services.cli.rows import printer, show
 from services.cli.sentences import said
-from services.cli.show import Output, Row, duration, printable, stamp
+from services.cli.show import Output, Row, duration, printable
 from services.lifecycle import EXIT_OK
 
 _FILTERS: Final = ("owner", "helper", "kind", "reason", "outcome", "link", "request")
@@ -36,7 +37,7 @@ def line_of(row: Row) -> str:
     pair = " > ".join(filter(None, (row["owner"], row["helper"])))
     request = f"  [{row['request'][-8:]}]" if row["request"] else ""
     run = f"  ({row['rows']} times in {_span(row)})" if row.get("rows", 1) > 1 else ""
-    return printable(f"{stamp(row['at_ns'])} {row['kind']:<15} {pair:<16} {said(row)}{request}{run}")
+    return printable(f"{utc(row['at_ns'])} {row['kind']:<15} {pair:<16} {said(row)}{request}{run}")
 
 
 def _span(row: Row) -> str:

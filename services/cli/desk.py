@@ -14,7 +14,7 @@ def desk_of(place: Here) -> Iterator[ControlDesk]:
     """Yield the desk.
 
     Raises:
-        BadConfigError: the data directory has no operator's key.
+        NotYetError: the data directory has no operator's key.
         UnreachableError: no nats-server answers.
     """
     credentials = load_credentials(place.operator_key())

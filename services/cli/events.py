@@ -2,70 +2,54 @@
 
 import argparse
 import asyncio
-import re
+import sys
 from typing import Any, Final
 
 import msgspec
 
-from adapters.clock import SystemClock
+from adapters.times import Moment, utc
 from domain.ports import Bounds, StoredMessage, Stream
 from domain.subjects import EVENTS
 from services.cli.history import bus_of
-from services.cli.parser import BadUsageError
+from services.cli.moments import now_ns
 from services.cli.reach import Here, here
-from services.cli.show import Output, duration, printable, stamp
+from services.cli.rows import printer
+from services.cli.show import Output, Row, duration, note, printable
 from services.lifecycle import EXIT_OK, one_line
 
-_AGO: Final = re.compile(r"([0-9]{1,9})(s|m|h|d)")
 _NOTHING: Final[tuple[object, ...]] = ("", None, [])
 """Values that say no more than that the field is there."""
-_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def run(parsed: argparse.Namespace) -> int:
     """Print facts until Ctrl-C, or to the newest one if `--no-follow`."""
-    since = _since(parsed.since)
-    asyncio.run(_tail(here(parsed), Output(as_json=parsed.json), since, follow=not parsed.no_follow))
+    asyncio.run(_tail(here(parsed), Output(as_json=parsed.json), parsed.since, follow=not parsed.no_follow))
     return EXIT_OK
 
 
-def _since(text: str) -> tuple[str, int]:
-    """Return ("now" | "ago" (seconds) | "seq", number)."""
-    if not text:
-        return "now", 0
-    if text.isdecimal():
-        return "seq", int(text)
-    found = _AGO.fullmatch(text)
-    if found is None:
-        raise BadUsageError(
-            f"events tail: --since: must be a sequence (1200) or a duration (90s, 10m, 2h, 1d), got {text!r}"
-        )
-    return "ago", int(found[1]) * _SECONDS[found[2]]
-
-
-async def _tail(place: Here, out: Output, since: tuple[str, int], *, follow: bool) -> None:
+async def _tail(place: Here, out: Output, since: Moment, *, follow: bool) -> None:
     async with bus_of(place) as bus:
         stream = bus.stream(EVENTS)
         bounds = await stream.bounds()
         after = await _first_after(stream, bounds, since)
         if not follow and bounds.last <= after:
+            printer(out, "events", line_of)([])
             return
+        if bounds.last <= after and sys.stderr.isatty():
+            note("waiting for new events; `--since 10m` shows those of the last ten minutes first")
         async for batch in stream.read(after=after, until=None if follow else bounds.last):
             for message in batch:
                 row = row_of(message)
                 out.say(line_of(row), row)
 
 
-async def _first_after(stream: Stream, bounds: Bounds, since: tuple[str, int]) -> int:
+async def _first_after(stream: Stream, bounds: Bounds, since: Moment) -> int:
     """Return the sequence before the first one to print."""
-    kind, number = since
-    match kind:
-        case "now":
-            return bounds.last
-        case "seq":
-            return max(number, bounds.first, 1) - 1
-        case _:
-            return await _before(stream, bounds, SystemClock().wall_us() * 1000 - number * 1_000_000_000)
+    if since.is_now:
+        return bounds.last
+    if since.number is not None:
+        return max(since.number, bounds.first, 1) - 1
+    return await _before(stream, bounds, since.stamp_ns(now_ns()))
 
 
 async def _before(stream: Stream, bounds: Bounds, stamp_ns: int) -> int:
@@ -90,9 +74,9 @@ def row_of(message: StoredMessage) -> dict[str, Any]:
     return {"seq": message.seq, "at_ns": message.stamp_ns, "subject": message.subject, "event": event}
 
 
-def line_of(row: dict[str, Any]) -> str:
+def line_of(row: Row) -> str:
     """Return a stored fact as a person reads it: when, where, who, what, and its fields."""
-    at = stamp(row["at_ns"])
+    at = utc(row["at_ns"])
     event = row["event"] if isinstance(row["event"], dict) else {}
     data = event.get("data")
     named = data.items() if isinstance(data, dict) else ()

@@ -26,7 +26,7 @@ async def bus_of(place: Here) -> AsyncIterator[Bus]:
     """Yield the bus of the data directory, signed in as its operator.
 
     Raises:
-        BadConfigError: the data directory has no operator's key; it was never provisioned.
+        NotYetError: the data directory has no operator's key; it was never provisioned.
         UnreachableError: no nats-server answers.
     """
     try:

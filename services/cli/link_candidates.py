@@ -5,7 +5,7 @@ import asyncio
 from collections.abc import Collection
 
 from domain.catalogue.eligibility import LinkCandidate, candidates
-from domain.errors import BadLinkError
+from domain.errors import BadLinkError, NotYetError
 from domain.ids import ModelId, NodeId, link_id
 from services.cli.links import end
 from services.cli.reach import Here, here, sure_state
@@ -27,6 +27,8 @@ def run(parsed: argparse.Namespace) -> int:
 
 async def _candidates(place: Here, owner: NodeId, model: ModelId, out: Output) -> None:
     catalogue = await catalogue_of(place)
+    if not any(catalogue.values()):
+        raise NotYetError("links candidates: no node has said yet what it serves; `leaseway nodes` shows when one has")
     if model not in catalogue.get(owner, {}):
         served = ", ".join(f"{node}/{name}" for node in sorted(catalogue) for name in sorted(catalogue[node])[:8])
         raise BadLinkError(f"owner {owner}/{model[:80]}: nobody serves it; served are {served[:400] or 'none'}")

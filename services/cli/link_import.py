@@ -34,8 +34,8 @@ def run(parsed: argparse.Namespace) -> int:
         out.rows("Links of groups", rows, _COLUMNS, none="no group has two members")
         if plan.refused and not parsed.skip_ineligible:
             raise BadLinkError(
-                f"{parsed.file}: {len(plan.refused)} of {len(plan.links)} links may not be, so none is made "
-                "(--skip-ineligible makes the others)"
+                f"{parsed.file}: {len(plan.refused)} of {len(plan.links)} links may not be, so none is made: mend what the rows "
+                "above say of each that is refused (or take it out of its group), or make the others with --skip-ineligible"
             )
         if not parsed.dry_run:
             desk.add_links(plan.commands)
@@ -59,7 +59,9 @@ def read_groups(path: Path) -> Groups:
     except OSError as error:
         raise BadConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except msgspec.ValidationError as error:
-        raise BadConfigError(f"{path}: is no file of groups: {error}") from None
+        raise BadConfigError(
+            f"{path}: is no file of groups: {error}; `leaseway links import --help` shows the form of one"
+        ) from None
     except (tomllib.TOMLDecodeError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadConfigError(f"{path}: is not {'JSON' if path.suffix == '.json' else 'TOML'}: {error}") from None
 

@@ -4,12 +4,13 @@ import argparse
 import asyncio
 from typing import Final
 
+from adapters.times import utc
 from domain.errors import BadConfigError
 from projections.loads import KINDS
 from services.cli.reach import here
 from services.cli.rows import printer, show
 from services.cli.sentences import loaded
-from services.cli.show import Output, Row, printable, stamp
+from services.cli.show import Output, Row, printable
 from services.lifecycle import EXIT_OK
 
 _FILTERS: Final = ("node", "model", "kind")
@@ -29,4 +30,4 @@ def run(parsed: argparse.Namespace) -> int:
 
 def line_of(row: Row) -> str:
     """Return a row as one line: when, where, and the sentence."""
-    return printable(f"{stamp(row['at_ns'])} {row['node']:<12} {loaded(row)}")
+    return printable(f"{utc(row['at_ns'])} {row['node']:<12} {loaded(row)}")

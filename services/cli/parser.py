@@ -1,15 +1,16 @@
 """Every command and flag, with the help that teaches them. What a command does is in the module that it names."""
 
 import argparse
-import difflib
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from domain.errors import BadConfigError
+from domain.spelling import did_you_mean
 from services.cli.audit_arguments import add_audit
 from services.cli.control_arguments import add_links, add_settings
+from services.cli.moments import A_SEQUENCE, TIMES, a_moment
 from services.cli.plan_arguments import add_plan
 from services.cli.rows_arguments import add_projections, add_rows, add_telemetry
 from services.cli.simulate_arguments import add_simulate
@@ -28,7 +29,9 @@ first steps:
   leaseway decisions --follow        see who lent what to whom, and why
 
 configuration: flag > environment LEASEWAY_<TABLE>_<KEY> (LEASEWAY_HTTP_PORT) > leaseway.toml
-exit codes: 0 done; 1 something failed and may work later; 2 what was asked can never be right"""
+times: 2026-11-30T01:20:00Z (without a zone it is UTC), seconds since 1970, 10m (so long ago), now; all are shown in UTC
+exit codes: 0 done, and nothing is wrong; 1 something failed, is not well or is not there yet: the same may work later;
+            2 what was asked is wrong as it stands: a flag, a key of a file, a name that nobody knows; 130 Ctrl-C"""
 
 _CHOICE: Final = re.compile(r"argument (\S+): invalid choice: '([^']*)' \(choose from (.*)\)")
 _COMMANDS: Final = {"COMMAND", "ACTION"}
@@ -41,6 +44,11 @@ class BadUsageError(BadConfigError):
 class Parser(argparse.ArgumentParser):
     """Says what is wrong in one line and how to learn more; never half a page of usage."""
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # what begins so is no flag but a value: `--since -10m`
+        self._negative_number_matcher = re.compile(r"-[0-9]")
+
     def error(self, message: str) -> NoReturn:
         """Raise BadUsageError with `message`, in our words."""
         text = message.replace("the following arguments are required:", "missing:")
@@ -50,8 +58,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _bad_choice(argument: str, got: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(got, known, n=1)
-    perhaps = f", did you mean {near[0]!r}?" if near else ""
+    perhaps = did_you_mean(got, known)
     if argument in _COMMANDS:
         return f"unknown command {got!r}{perhaps}"
     return f"argument {argument}: must be one of {', '.join(known)}, got {got!r}{perhaps}"
@@ -222,13 +229,15 @@ def _add_streams(add: Add) -> None:
                 "leaseway events tail --since 10m",
                 "leaseway events tail --since 1 --no-follow --json",
             ],
+            more=TIMES,
         )
     )
     tail.add_argument(
         "--since",
-        default="",
-        metavar="10m|SEQ",
-        help="begin this long ago (s, m, h, d) or at this sequence (default: now)",
+        type=a_moment(A_SEQUENCE),
+        default="now",
+        metavar="TIME|SEQ",
+        help="begin there, or at this sequence of LW_EVENTS (default: %(default)s)",
     )
     tail.add_argument("--no-follow", action="store_true", help="end at the newest event")
     audit = _group(add, "audit", "prove that the stored decisions follow from the stored facts")

@@ -12,8 +12,8 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from adapters.clock import SystemClock
 from domain.errors import BadConfigError
+from services.cli.moments import now_ns
 from services.cli.plan_history import History, Whose, load_s_of, requests_since
 from services.cli.reach import here
 from services.cli.show import Waiting, note
@@ -63,7 +63,7 @@ def run(parsed: argparse.Namespace) -> int:
 def _check(parsed: argparse.Namespace) -> None:
     """Raise BadConfigError where two things that are said exclude or need each other."""
     for broken, rule in (
-        (bool(parsed.trace) == bool(parsed.from_history), "say either --from-history or --trace"),
+        (bool(parsed.trace) == (parsed.from_history is not None), "say either --from-history or --trace"),
         (bool(parsed.like) == bool(parsed.helper_speed), "say either --helper-speed or --like"),
         (parsed.like and parsed.trace, "--like needs --from-history: a trace does not say how fast a node was"),
         (parsed.load_s and not parsed.load_if_unloaded, "--load-s needs --load-if-unloaded: else it has the model in"),
@@ -74,7 +74,7 @@ def _check(parsed: argparse.Namespace) -> None:
         (bool(parsed.read_per_s) != bool(parsed.write_per_s), "--read-per-s and --write-per-s must be given together"),
         (parsed.seconds_column and parsed.read_per_s, "--seconds-column and --read-per-s exclude each other"),
         (
-            parsed.from_history and (parsed.where or parsed.seconds_column or parsed.read_per_s),
+            parsed.from_history is not None and (parsed.where or parsed.seconds_column or parsed.read_per_s),
             "--where, --seconds-column and --read-per-s are about a --trace",
         ),
     ):
@@ -86,7 +86,7 @@ async def _question(parsed: argparse.Namespace) -> _Question:
     if parsed.trace:
         return _Question(_of_trace(parsed), Candidate(speed=parsed.helper_speed, load_s=parsed.load_s))
     place, waiting = here(parsed), Waiting()
-    since_ns = SystemClock().wall_us() * 1000 - parsed.from_history * 1_000_000_000
+    since_ns = parsed.from_history.stamp_ns(now_ns())
     try:
         history = await requests_since(place, since_ns, waiting)
         whose, mine = history.of(Whose(parsed.owner, parsed.model))

@@ -1,26 +1,27 @@
 """The command `leaseway plan` on the command line. The parser brings its own way to add a command."""
 
 import argparse
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from services.cli.moments import TIMES, a_moment
+
 _ABOUT: Final = "say what a second machine would have brought on traffic that came"
-_MORE: Final = """\
+_MORE: Final = f"""\
 Runs the traffic twice in simulation: on its owner alone, and with one more machine that it may lend to, under the
 product's own rule. The traffic is what this cluster served (--from-history), or a trace of yours (--trace).
 
 How fast the owner is comes from measured service times: from the history, from a column of the trace, or from the
-tokens a second that you state. How fast the machine is you say, or name a node of the history that is like it."""
+tokens a second that you state. How fast the machine is you say, or name a node of the history that is like it.
+
+{TIMES}"""
 _EXAMPLES: Final = (
     "leaseway plan --from-history 7d --helper-speed 2",
     "leaseway plan --from-history 7d --owner studio --model chat --like attic --load-if-unloaded",
     "leaseway plan --trace week.csv --helper-speed 1.5 --load-s 20 --load-if-unloaded --html plan.html",
     "leaseway plan --trace week.jsonl --read-per-s 900 --write-per-s 30 --where model=chat --helper-speed 2",
 )
-_SPAN: Final = re.compile(r"([0-9]{1,6})(m|h|d)")
-_SECONDS: Final = {"m": 60, "h": 3600, "d": 86_400}
 
 
 def add_plan(add: Callable[..., Any], command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -28,7 +29,7 @@ def add_plan(add: Callable[..., Any], command: Callable[..., argparse.ArgumentPa
     parser = command(add, "plan", "plan", _ABOUT, examples=_EXAMPLES, more=_MORE)
     traffic = parser.add_argument_group("traffic")
     traffic.add_argument(
-        "--from-history", type=_span, default=0, metavar="7d", help="what was served so long until now (m, h, d)"
+        "--from-history", type=a_moment(), metavar="TIME", help="what was served since then: 7d, 2026-11-29"
     )
     traffic.add_argument(
         "--trace", type=Path, metavar="FILE", help="CSV or JSONL (docs/reference/scenarios.md), perhaps .gz"
@@ -63,13 +64,6 @@ def add_plan(add: Callable[..., Any], command: Callable[..., argparse.ArgumentPa
     parser.add_argument("--jobs", type=_jobs, default=0, metavar="N", help="processes (default: one for each core)")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write the answer to this file")
     parser.add_argument("--html", type=Path, metavar="OUT", help="write a report with plots of the busiest time")
-
-
-def _span(text: str) -> int:
-    found = _SPAN.fullmatch(text)
-    if found is None or int(found[1]) < 1:
-        raise argparse.ArgumentTypeError(f"must be a duration such as 90m, 12h or 7d, got {text!r}")
-    return int(found[1]) * _SECONDS[found[2]]
 
 
 def _equation(text: str) -> tuple[str, str]:

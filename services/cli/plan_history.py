@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final, NamedTuple
 
-from domain.errors import BadConfigError
+from domain.errors import BadConfigError, NotYetError
 from services.cli.reach import Here, get
 
 _PAGE: Final = "1000"
@@ -33,6 +33,7 @@ class History(NamedTuple):
         """Return the one owner and model that is meant, and its rows.
 
         Raises:
+            NotYetError: there is no request at all.
             BadConfigError: there is none, or more than one.
         """
         counts = Counter(Whose(row["owner"], row["model"]) for row in self.rows)
@@ -40,6 +41,10 @@ class History(NamedTuple):
         if len(fitting) == 1:
             [found] = fitting
             return found, [row for row in self.rows if (row["owner"], row["model"]) == found]
+        if not counts:
+            raise NotYetError(
+                "history: holds no request that ended in that time; ask for a longer one, or once there are some"
+            )
         if not fitting:
             raise BadConfigError(f"history: must have a request of {_shown(whose)} in that time, has {_listed(counts)}")
         raise BadConfigError(f"history: say --owner and --model, there are requests of {_listed(fitting)}")

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import aiohttp
 
-from domain.errors import BadConfigError, UnreachableError
+from domain.errors import BadConfigError, NotYetError, UnreachableError
 from services.config import BusConfig, Config, UrlsConfig
 from services.config_file import STANDALONE_DEFAULTS, load_config
 from services.config_rules import is_cluster
@@ -35,10 +35,10 @@ class Here(NamedTuple):
         return [url.strip() for url in self.endpoints.master.split(",")]
 
     def operator_key(self) -> Path:
-        """Return the operator's credentials file; raise BadConfigError if the data directory was never provisioned."""
+        """Return the operator's credentials file; raise NotYetError if the data directory was never provisioned."""
         key = self.config.data / "keys" / "operator.json"
         if not key.is_file():
-            raise BadConfigError(
+            raise NotYetError(
                 f"data directory {self.config.data}: has no operator's key yet; `leaseway up` or `leaseway provision` makes it"
             )
         return key

@@ -4,6 +4,8 @@ import argparse
 from collections.abc import Callable
 from typing import Any, Final
 
+from services.cli.moments import TIMES, a_time_as_said
+
 _DECISIONS: Final = (
     "leaseway decisions --limit 50",
     "leaseway decisions --owner studio --follow",
@@ -56,7 +58,9 @@ def add_rows(add: Callable[..., Any], command: Callable[..., argparse.ArgumentPa
 def add_telemetry(add: Callable[..., Any], command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add `telemetry` through the parser's own `command`."""
     about = "show what the cluster did over a window, step by step"
-    more = "QUESTION is one of:\n" + "\n".join(f"  {name:<9} {what}" for name, what in QUESTIONS.items())
+    more = (
+        "QUESTION is one of:\n" + "\n".join(f"  {name:<9} {what}" for name, what in QUESTIONS.items()) + f"\n\n{TIMES}"
+    )
     telemetry = command(add, "telemetry", "telemetry", about, examples=_TELEMETRY, more=more)
     telemetry.add_argument(
         "question",
@@ -66,17 +70,10 @@ def add_telemetry(add: Callable[..., Any], command: Callable[..., argparse.Argum
         metavar="QUESTION",
         help="what to show, see above (default: %(default)s)",
     )
-    for name, place, what in (
-        (
-            "since",
-            "TIME",
-            "begin: 2026-11-30T01:20:00Z, seconds since 1970, or how long ago (90m) (default: 1h before the end)",
-        ),
-        ("until", "TIME", "end (default: now)"),
-        ("node", "NODE", "only what is about this node"),
-        ("model", "MODEL", "only what is about this model"),
-    ):
-        telemetry.add_argument(f"--{name}", default="", metavar=place, help=what)
+    for name, what in (("since", "begin (default: 1h before the end)"), ("until", "end (default: now)")):
+        telemetry.add_argument(f"--{name}", type=a_time_as_said, metavar="TIME", help=what)
+    for name, what in (("node", "only what is about this node"), ("model", "only what is about this model")):
+        telemetry.add_argument(f"--{name}", default="", metavar=name.upper(), help=what)
     telemetry.add_argument(
         "--step", type=int, default=0, metavar="S", help="seconds of a step, whole minutes (default: fitting)"
     )

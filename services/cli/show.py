@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -68,11 +67,6 @@ def cell(key: str, value: object) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(str(item) for item in value)
     return _escape(str(value))
-
-
-def stamp(at_ns: int) -> str:
-    """Return a stamp of the stream as every command shows and takes it: in UTC, with its day."""
-    return datetime.fromtimestamp(at_ns / 1e9, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
 
 
 def _escape(text: str) -> str:

@@ -3,9 +3,9 @@
 import argparse
 import asyncio
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final
 
+from adapters.times import utc
 from services.cli.reach import get, here
 from services.cli.show import Output, Row, note
 from services.lifecycle import EXIT_OK
@@ -54,6 +54,6 @@ def _plain(name: str) -> str:
 
 
 def time_of(second: int, step_s: int) -> str:
-    """Return when a step begins: in UTC, as days are."""
-    form = "%Y-%m-%d" if step_s >= 86_400 else "%Y-%m-%dT%H:%MZ"
-    return datetime.fromtimestamp(second, UTC).strftime(form)
+    """Return when a step begins: the second, or the day of a step of days."""
+    begins = utc(second * 1_000_000_000, "seconds")
+    return begins[:10] if step_s >= 86_400 else begins

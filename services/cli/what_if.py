@@ -18,6 +18,7 @@ from domain.policies import CURRENT
 from services.cli.audit import source_of
 from services.cli.audit_source import opened
 from services.cli.links import end
+from services.cli.moments import end_of
 from services.cli.reach import Here, here
 from services.cli.settings import changes_of
 from services.cli.show import Waiting, note
@@ -132,8 +133,10 @@ def _readings(text: str) -> Iterator[tuple[tuple[NodeId, ModelId], tuple[NodeId,
 async def _recorded(place: Here, parsed: argparse.Namespace, waiting: Waiting) -> Recorded:
     source = source_of(place, parsed.against, parsed.copy)
     async with opened(source) as at:
-        asked = (parsed.since, parsed.until)
-        return await read(at.streams, source.reader(), source.cluster, *asked, waiting, find=at.find)
+        asked, end_ns = (parsed.since, parsed.until), await end_of(at.streams, copied=at.copy is not None)
+        return await read(
+            at.streams, source.reader(), source.cluster, *asked, waiting, find=at.find, end_us=end_ns // 1000
+        )
 
 
 # -- what is said

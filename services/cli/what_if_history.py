@@ -11,8 +11,9 @@ import msgspec
 from adapters.log.history import Cursors, History, Streams, first_of_generation, last_commit, stored_commit
 from adapters.log.reader import Reader
 from adapters.log.segments import FindState, vouched
+from adapters.times import Moment
 from domain.actions import OrderKey
-from domain.errors import BadConfigError, ChainBrokenError
+from domain.errors import BadConfigError, ChainBrokenError, LeasewayError, NotYetError
 from domain.events import (
     BorrowFinished,
     HeartbeatMissed,
@@ -28,7 +29,6 @@ from domain.ids import LeaseId, LinkId
 from domain.master.inputs import FactInput
 from domain.policies import CURRENT
 from domain.ports import StoredMessage, Stream
-from services.cli.what_if_arguments import Moment
 from services.simulator.whatif.chronicle import Chronicle, Decided, busy
 from services.simulator.whatif.recorded import Asked, Recorded, Step
 from services.simulator.whatif.report import moment
@@ -59,6 +59,8 @@ class _Ledger(msgspec.Struct):
 class _Facts(msgspec.Struct):
     first: int
     """Sequence of the first one read."""
+    end_us: int
+    """From where what is so long ago counts back."""
     stamps: "array[int]"
     chronicle: Chronicle
 
@@ -79,25 +81,30 @@ async def read(
     until: Moment | None,
     say: Say,
     find: FindState = _none,
+    end_us: int = 0,
 ) -> Recorded:
     """Return what is stored between two moments; without them, all of the newest generation.
+
+    What is so long ago counts back from `end_us`; 0: from the newest fact.
 
     A busy time is never cut at its beginning: the stretch begins with the first request of the one that `since` lies in, or
     that follows. The state before it is folded from the newest one that `find` has and a commit vouches for, else from the
     generation's beginning.
 
     Raises:
+        NotYetError: nothing is stored yet.
         BadConfigError: nothing is stored in that time.
         HistoryError: stored history is broken.
         HistoryGapError: history does not reach back to where that state has to be folded from.
     """
     ledger = await _ledger(streams.ledger, say)
     facts = await _facts(streams.events, reader, ledger, say)
+    facts.end_us = end_us or facts.stamps[-1]
     asked = facts.chronicle.asked()
     begin_us, end_us = _range(asked, facts, ledger, since, until)
     mine = [one for one in asked if begin_us <= one.at_us < end_us]
     if not mine:
-        raise BadConfigError(_nothing_asked(asked))
+        raise _nothing_asked(asked)
     over_us = max(end_us if until is not None else 0, *(one.ended_us for one in mine))
     history = History(streams, reader)
     history.begin_at(ledger.first)
@@ -150,7 +157,7 @@ async def _commit(ledger: Stream, version: int) -> Commit:
 async def _ledger(stream: Stream, say: Say) -> _Ledger:
     head = await last_commit(stream)
     if head is None:
-        raise BadConfigError("what-if: no decision is stored yet; there is nothing to ask about")
+        raise NotYetError("what-if: no decision is stored yet; there is nothing to ask about")
     found = _Ledger(await first_of_generation(stream, head), head, array("q"), [], {}, [])
     async for batch in _batches(stream, found.first.version - 1, head.version):
         for stored in map(stored_commit, batch):
@@ -180,7 +187,7 @@ def _take(found: _Ledger, stored: Commit) -> None:
 async def _facts(stream: Stream, reader: Reader, ledger: _Ledger, say: Say) -> _Facts:
     bounds = await stream.bounds()
     first = max(bounds.first, ledger.first.lo + 1)
-    found = _Facts(first, array("q"), Chronicle(ledger.slots))
+    found = _Facts(first, 0, array("q"), Chronicle(ledger.slots))
     mono = msgspec.json.Decoder(_Mono)
     reader.told(ledger.rejected)
     async for batch in _batches(stream, first - 1, bounds.last):
@@ -191,7 +198,7 @@ async def _facts(stream: Stream, reader: Reader, ledger: _Ledger, say: Say) -> _
                 found.chronicle.hear(given, mono.decode(message.body).mono_us)
         say(f"reading history: fact {batch[-1].seq} of {bounds.last}")
     if not found.stamps:
-        raise BadConfigError("what-if: no fact is stored; there is nothing to ask about")
+        raise NotYetError("what-if: no fact is stored yet; there is nothing to ask about")
     return found
 
 
@@ -210,23 +217,26 @@ def _range(
     return begin_us, end_us
 
 
-def _nothing_asked(asked: Sequence[Asked]) -> str:
+def _nothing_asked(asked: Sequence[Asked]) -> LeasewayError:
     if not asked:
-        return "history: holds no request that was served yet; what-if asks what other rules would have made of those"
+        what = "what-if asks what other rules would have made of those"
+        return NotYetError(f"history: holds no request that was served yet; {what}")
     first, last = (moment(edge(one.at_us for one in asked)) for edge in (min, max))
-    return f"history: no request was served in that time; those that are stored came from {first} to {last}"
+    return BadConfigError(
+        f"history: no request was served in that time; those that are stored came from {first} to {last}"
+    )
 
 
 def _at(moment: Moment, facts: _Facts, ledger: _Ledger) -> int:
-    if moment.version:
-        place = moment.version - ledger.first.version
+    if moment.number is not None:
+        place = moment.number - ledger.first.version
         if not 0 <= place < len(ledger.hi):
             raise BadConfigError(
-                f"what-if: version {moment.version} is not in the ledger's newest generation, "
+                f"what-if: version {moment.number} is not in the ledger's newest generation, "
                 f"which has {ledger.first.version} to {ledger.head.version}"
             )
         return facts.stamp(ledger.hi[place])
-    return moment.at_us or facts.stamps[-1] - moment.before_end_us
+    return moment.stamp_ns(facts.end_us * 1000) // 1000
 
 
 def _before(ledger: _Ledger, facts: _Facts, begin_us: int) -> int:

@@ -28,11 +28,11 @@ from services.cli.links import end
 from services.cli.reach import Here, fetch, here, master_state
 from services.cli.show import Output, Waiting, note
 from services.cli.why_text import lines_of
-from services.lifecycle import EXIT_OK
-from services.past.at import Streamed, why_model
+from services.lifecycle import EXIT_FAILED, EXIT_OK
+from services.past.at import Streamed, known, why_model
 from services.past.source import NotKnownError
 from services.past.streams import StreamsPast
-from services.past.why import LEASE, decision_of, why_commit, why_lease, why_request
+from services.past.why import LEASE, VERSION, decision_of, why_commit, why_lease, why_request
 
 Story = RequestStory | LeaseStory | CommitStory | ModelStory
 STORIES: Final[dict[str, type[Any]]] = {
@@ -60,7 +60,8 @@ def run(parsed: argparse.Namespace) -> int:
     else:
         for line in lines_of(story):
             out.say(line, row)
-    return EXIT_OK
+    # what could not be asked is not known to be there at all
+    return EXIT_FAILED if isinstance(story, ModelStory) and story.code == "bus_away" else EXIT_OK
 
 
 def kind_of(what: str) -> tuple[str, str]:
@@ -73,7 +74,7 @@ def kind_of(what: str) -> tuple[str, str]:
         return "request", what
     if LEASE.fullmatch(what):
         return "lease", what
-    if what.isdecimal():
+    if VERSION.fullmatch(what):
         return "commit", what
     if "/" in what:
         end("model", what)
@@ -183,5 +184,5 @@ async def _alarmed(place: Here, story: ModelStory) -> ModelStory:
     try:
         state = await master_state(place)
     except UnreachableError as error:
-        return alarmed(story, Alarm("no_master", str(error)))
-    return alarmed(story, Alarm("safe_mode", str(state.get("doubt", "")))) if state.get("safe_mode") else story
+        return alarmed(known(story), Alarm("no_master", str(error)))
+    return alarmed(story, Alarm("safe_mode", str(state.get("doubt", "")))) if state.get("safe_mode") else known(story)

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from services.cli.moments import A_VERSION, TIMES_OF_HISTORY, a_moment
+
 _WHY: Final = (
     "leaseway why req_0190a7c45fc071a2b0a1d2e3f4a5b6c7",
     "leaseway why studio/chat",
@@ -24,7 +26,7 @@ _AT: Final = (
 )
 _AT_MORE: Final = (
     "Queues, leases, measured costs, health, links, settings, breakers and loads, folded from the stored facts and decisions.\n"
-    "At a time: the newest commit until then, and the facts stored since."
+    "At a time: the newest commit until then, and the facts stored since.\n\n" + TIMES_OF_HISTORY
 )
 _JSON: Final = "one JSON object a line (also when the output is piped)"
 
@@ -38,9 +40,7 @@ def add_why(add: Callable[..., Any], command: Callable[..., argparse.ArgumentPar
     )
     why.add_argument("--json", action="store_true", help=_JSON)
     at = command(add, "at", "at", "show the state of the cluster at a version or a time", examples=_AT, more=_AT_MORE)
-    at.add_argument(
-        "moment", metavar="VERSION|TIME", help="version of the ledger, time, how long ago (5m, '5 minutes ago'), or now"
-    )
+    at.add_argument("moment", type=a_moment(A_VERSION), metavar="VERSION|TIME", help="version of the ledger, or a time")
     at.add_argument(
         "only", metavar="[NODE|NODE/MODEL]", nargs="?", default="", help="only what concerns this node or model"
     )

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from functools import singledispatch
 from typing import Any, Final
 
+from adapters.times import utc
 from projections.why.commit import CommitStory
 from projections.why.lease import LeaseStory
 from projections.why.model import HelperSeen, ModelStory
@@ -12,7 +13,6 @@ from projections.why.plans import Candidate, LeaseLine, PlanSeen
 from projections.why.request import Compared, RequestStory
 from projections.words import count, duration
 from services.cli.show import printable
-from services.past.moment import when
 
 WIDTH: Final = 100
 _MICRO: Final = 1_000_000
@@ -36,7 +36,7 @@ def lines_of(story: Any) -> Iterator[str]:
 def _of_request(story: RequestStory) -> Iterator[str]:
     yield from _wrapped(f"{story.request}: {story.headline}")
     size = f"{story.work / _MICRO:g} tokens of work" if story.work else "no known size"
-    yield f"  {story.owner}/{story.model}, arrived {when(story.arrived_ns)}, {size}"
+    yield f"  {story.owner}/{story.model}, arrived {utc(story.arrived_ns)}, {size}"
     yield from _section("Life (since its arrival; measured)")
     rows = [(_since(each.t_us), each.who, each.what, each.text) for each in story.moments]
     yield from _table(rows, right=1)
@@ -88,7 +88,7 @@ def _figures(figures: Compared, helper: str) -> Iterator[str]:
 def _of_lease(story: LeaseStory) -> Iterator[str]:
     yield from _wrapped(f"lease {story.lease}: {story.headline}")
     ends = f"{story.owner}/{story.owner_model} > {story.helper}/{story.helper_model}"
-    yield f"  {ends}, link {story.link}, granted {when(story.granted_ns)} by version {story.version}"
+    yield f"  {ends}, link {story.link}, granted {utc(story.granted_ns)} by version {story.version}"
     if story.ended_sentence:
         yield from _wrapped(f"  ended: {story.ended_sentence}")
     yield from _section("Steps (since the grant)")
@@ -140,7 +140,7 @@ def _signed(us: int) -> str:
 @_lines.register
 def _of_commit(story: CommitStory) -> Iterator[str]:
     yield from _wrapped(story.headline)
-    yield f"  stored {when(story.at_ns)} in term {story.term} under the rules {story.policy}"
+    yield f"  stored {utc(story.at_ns)} in term {story.term} under the rules {story.policy}"
     ranges = f"LW_EVENTS ({story.lo}, {story.hi}], LW_CONTROL ({story.clo}, {story.chi}]"
     yield f"  read {ranges}; {count(story.owners, 'owner')} decided"
     if story.inputs:
@@ -176,7 +176,7 @@ def _of_model(story: ModelStory) -> Iterator[str]:
     drain = f", alone for {duration(story.drain_us)}" if story.drain_us >= 0 else ""
     yield f"  {story.held} held ({story.lendable} may be lent), {story.in_engine} in its engine, {story.lent} lent{drain}"
     if story.version:
-        yield f"  as of version {story.version} and {when(story.at_ns)}"
+        yield f"  as of version {story.version} and {utc(story.at_ns)}"
     if story.helpers:
         yield from _section("Helpers, the nearest to a lease first (prices are predicted)")
         for helper in story.helpers:

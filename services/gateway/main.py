@@ -20,6 +20,7 @@ from domain.ids import Incarnation, NodeId
 from domain.ports import StoredMessage
 from domain.subjects import CONTROL, DECISIONS, EVENTS, speaker
 from services.config import Config
+from services.following import Taken
 from services.gateway.catalogue import Catalogue
 from services.gateway.forwarding import Forwarder
 from services.gateway.surface import Surface
@@ -139,13 +140,14 @@ class _Follower:
     async def _follow(
         self, stream: str, take: Callable[[StoredMessage], None], caught_up: asyncio.Event | None = None
     ) -> None:
+        taken = Taken()
         while True:
             try:
                 follower = self._bus.follower(stream, [], self._name, from_start=True)
                 noting = asyncio.create_task(_note(follower.caught_up, caught_up))
                 try:
                     async for message in follower.messages():
-                        if message.seq:
+                        if message.seq and taken.is_new(message):
                             self._take(message, take)
                 finally:
                     noting.cancel()

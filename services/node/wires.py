@@ -21,6 +21,7 @@ from domain.events import LeaseRefused, Witness, codec
 from domain.ports import Clock, Witnessed
 from domain.subjects import CONTROL, DECISIONS, EVENTS, heartbeat_subject, root
 from services.config import Config
+from services.following import Taken
 from services.node.node import Node
 
 _LOG: Final = logging.getLogger("leaseway.node")
@@ -52,6 +53,7 @@ class Wires:
         self._was_away = not bus.connected
         self._refused_us = -1_000_000
         self._control = self._follower_of_control()
+        self._control_taken = Taken()
         self._knows_control = False
         node.bus_state, node.desk.knows_control = self.state, self.knows_control
         self._measure()
@@ -101,7 +103,7 @@ class Wires:
             try:
                 # core messages prove nothing, and control events are not signed: only what the stream holds is believed
                 async for message in self._control.messages():
-                    if message.seq:
+                    if message.seq and self._control_taken.is_new(message):
                         self._take_control(message.body)
             except BusError as error:
                 _LOG.warning("control_not_followed", extra={"why": str(error)})

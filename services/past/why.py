@@ -6,6 +6,8 @@ from typing import Final
 
 import msgspec
 
+from adapters.times import utc
+from domain.errors import BadIdError
 from domain.events import CutOff, Decision, LendAnswered, LendBusy, LendReturned, Lent, RelayRefused
 from domain.events.decision import LeaseEvent
 from domain.ids import RequestId, request_id
@@ -18,11 +20,11 @@ from projections.why.moments import TERMINAL
 from projections.why.plans import PlanSeen, plans_of
 from projections.why.request import RequestStory, request_story
 from projections.why.said import Committed, Said, committed_of, is_owners, said_of
-from services.past.moment import when
 from services.past.source import Found, NotKnownError, Past, Sought, Span
 
 LEASE: Final = re.compile(r"([0-9a-f]{8})-([0-9]{1,15})-([0-9]{1,6})")
 """`<generation>-<version>-<index>`: a decision, and the lease that it granted."""
+VERSION: Final = re.compile(r"[0-9]{1,15}")
 SKEW_NS: Final = 10_000_000_000
 """The clock of the node that made a request's id may be so far ahead of the server's."""
 OFF_NS: Final = 25 * 3600 * 1_000_000_000
@@ -70,6 +72,7 @@ async def why_lease(past: Past, lease: str, *, now_ns: int) -> LeaseStory:
     """Return the story of a lease; `now_ns` tells whether it is over.
 
     Raises:
+        BadIdError: that is no id of a lease.
         NotKnownError: no commit granted it.
     """
     generation, version, index = decision_of(lease)
@@ -128,12 +131,23 @@ def decision_of(text: str) -> tuple[str, int, int]:
     """Return (generation, version, index) of `<generation>-<version>-<index>`.
 
     Raises:
-        NotKnownError: it has not that form.
+        BadIdError: it has not that form.
     """
     found = LEASE.fullmatch(text)
     if found is None:
-        raise NotKnownError(f"lease {text[:80]!r}: must be <generation>-<version>-<index>, such as 00010a2b-812-1")
+        raise BadIdError("lease", text, "must be <generation>-<version>-<index>, such as 00010a2b-812-1")
     return found[1], int(found[2]), int(found[3])
+
+
+def version_of(text: str) -> int:
+    """Return the version of the ledger that `text` names.
+
+    Raises:
+        BadIdError: it is no whole number, or a longer one than there are.
+    """
+    if VERSION.fullmatch(text) is None:
+        raise BadIdError("commit", text, "must be a version (812), or the id of a decision in it (00010a2b-812-1)")
+    return int(text)
 
 
 # ---- pieces ----------------------------------------------------------------------------------------------------------
@@ -329,4 +343,4 @@ async def _nobody(past: Past, what: str, stream: str) -> str:
     kept = await past.kept(stream)
     if not kept.last or kept.first > kept.last:
         return f"{what} ({past.name} was asked, and holds nothing of {stream})"
-    return f"{what} ({past.name} was asked; its {stream} begins at {kept.first}, stored {when(kept.first_ns)})"
+    return f"{what} ({past.name} was asked; its {stream} begins at {kept.first}, stored {utc(kept.first_ns)})"

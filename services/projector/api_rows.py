@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from adapters.clickhouse import folds, queries
 from adapters.clickhouse.pages import BadQueryError
 from adapters.http.server import Call
+from adapters.times import utc
 from domain.subjects import CONTROL, EVENTS, LEDGER
 from projections import decision_log, health, loads
 from projections.folds import FOLDED_BY
@@ -119,9 +119,7 @@ def _stats(desk: Desk) -> Answer:
 def shown(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row as JSON has it: the stamp for people too (`at_ns` is beyond what JavaScript holds exactly), bytes as text."""
     at_ns = row.pop("at_ns")
-    whole_s, rest_ns = divmod(at_ns, 1_000_000_000)
-    at = datetime.fromtimestamp(whole_s, UTC).replace(microsecond=rest_ns // 1000)
-    said = {"at": at.isoformat(timespec="microseconds").replace("+00:00", "Z"), "at_ns": at_ns}
+    said = {"at": utc(at_ns, "microseconds"), "at_ns": at_ns}
     for name, value in row.items():
         if isinstance(value, bytes):
             said |= _text_of(name, value)

@@ -15,7 +15,8 @@ from adapters.log.history import Streams
 from adapters.log.snapshots import Snapshots
 from adapters.log.travel import NothingThereError
 from adapters.log.unkeyed import UnkeyedReader
-from domain.errors import BadIdError, BusError, HistoryError, StoreError
+from adapters.times import BadMomentError, Moment, moment_of
+from domain.errors import BadIdError, BusError, HistoryError, NotYetError, StoreError
 from domain.events import SafeModeEntered
 from domain.events.codec import decode_decision, decode_envelope
 from domain.ids import ModelId, NodeId, model_id, node_id
@@ -26,17 +27,15 @@ from projections.why.lease import LeaseStory
 from projections.why.model import Alarm, ModelStory, alarmed, model_story
 from projections.why.request import RequestStory
 from services.past.archive import ArchivePast
-from services.past.at import Streamed, cluster_then, why_model
-from services.past.moment import BadMomentError, moment_of
+from services.past.at import Streamed, cluster_then, known, why_model
 from services.past.source import NotKnownError, Past
 from services.past.streams import StreamsPast
-from services.past.why import decision_of, why_commit, why_lease, why_request
+from services.past.why import LEASE, decision_of, version_of, why_commit, why_lease, why_request
 from services.projector.parameters import Parameters, none_left
 from services.projector.routes import Desk, Routes
 
 WHY: Final = "/admin/v1/why/"
 AT: Final = "/admin/v1/at"
-_DIGITS_MAX: Final = 18
 _AT_ONCE: Final = 2
 """Stories that are looked for at once: each may read and fold much of the streams, beside those who carry rows."""
 _KINDS: Final = "request/{id}, lease/{id}, commit/{version} or model/{node}/{model}"
@@ -62,10 +61,25 @@ def add(routes: Routes, desk: Desk) -> None:
         none_left(said)
         if version and time:
             raise BadQueryError("version", "version and time exclude each other")
-        return await told(lambda: asker.at(version or time or "now", only))
+        moment = moment_asked(version, time)
+        return await told(lambda: asker.at(moment, only))
 
     routes.add(WHY, why)
     routes.add(AT, at)
+
+
+def moment_asked(version: str, time: str) -> Moment:
+    """Return which moment is asked for.
+
+    Raises:
+        BadQueryError: it is none.
+    """
+    try:
+        return Moment(number=version_of(version)) if version else moment_of(time or "now", "a version (812)")
+    except BadIdError as error:
+        raise BadQueryError("version", str(error)) from None
+    except BadMomentError as error:
+        raise BadQueryError("time", f"time: {error.rule}") from None
 
 
 async def _told(answer: Awaitable[Any]) -> Any:
@@ -74,8 +88,8 @@ async def _told(answer: Awaitable[Any]) -> Any:
         return await answer
     except (NotKnownError, NothingThereError) as error:
         raise ApiError("not_kept", str(error), status=404) from None
-    except BadMomentError as error:
-        raise ApiError("bad_query", str(error), param="time", status=400) from None
+    except NotYetError as error:
+        raise ApiError("starting", str(error), status=503, retry_after_s=2) from None
     except BusError as error:
         raise ApiError("bus_away", str(error), status=503, retry_after_s=2) from None
     except HistoryError as error:
@@ -119,10 +133,8 @@ class _Asker:
             return await self._either(lambda past: why_lease(past, name, now_ns=now_ns))
         if kind == "model":
             return await self._model(name)
-        if not (name.isascii() and name.isdecimal() and len(name) <= _DIGITS_MAX):
-            generation, version, index = decision_of(name)
-            return await self._either(lambda past: why_commit(past, version, generation=generation, chosen=index))
-        return await self._either(lambda past: why_commit(past, int(name)))
+        generation, version, index = decision_of(name) if LEASE.fullmatch(name) else ("", version_of(name), -1)
+        return await self._either(lambda past: why_commit(past, version, generation=generation, chosen=index))
 
     async def _either(self, question: Callable[[Past], Awaitable[Any]]) -> Any:
         """Return ClickHouse's answer, else that of the streams; what neither knows is said with both their reasons.
@@ -159,7 +171,7 @@ class _Asker:
         except HistoryError as error:
             return alarmed(model_story(State(), of, served, version=0), Alarm("safe_mode", str(error)))
         doubt = await self._doubt()
-        return alarmed(story, Alarm("safe_mode", doubt)) if doubt else story
+        return alarmed(story, Alarm("safe_mode", doubt)) if doubt else known(story)
 
     async def _story_of(self, node: NodeId, model: ModelId) -> ModelStory:
         streams = StreamsPast(self._streams)
@@ -178,6 +190,5 @@ class _Asker:
             return ""
         return said.reason if isinstance(said, SafeModeEntered) else ""
 
-    async def at(self, moment: str, only: str) -> Any:
-        version, time_ns = moment_of(moment, self._desk.clock.wall_us() * 1000)
-        return await cluster_then(self._streamed(), version=version, time_ns=time_ns, only=only)
+    async def at(self, moment: Moment, only: str) -> Any:
+        return await cluster_then(self._streamed(), moment, end_ns=self._desk.clock.wall_us() * 1000, only=only)

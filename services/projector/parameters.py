@@ -8,9 +8,9 @@ from adapters.clickhouse import queries
 from adapters.clickhouse.pages import PAGE_ROWS_MAX, BadQueryError
 from adapters.clickhouse.telemetry import POINTS_MAX
 from adapters.http.server import Call
+from adapters.times import BadMomentError, moment_of
 from domain.errors import BadIdError
 from domain.ids import model_id, node_id, request_id
-from services.past.moment import BadMomentError, moment_of
 
 ROWS: Final = 100
 """Rows of an answer unless `limit` says otherwise."""
@@ -74,13 +74,9 @@ def take_time(said: Parameters, name: str, now_ns: int, default_ns: int) -> int:
     if not text:
         return default_ns
     try:
-        version, at_ns = moment_of(text, now_ns)
-    except BadMomentError:
-        version, at_ns = 0, None
-    if version is not None:
-        rule = "must be a time (2026-11-30T01:20:00Z, seconds since 1970, 90s or '5 minutes' ago, now)"
-        raise BadQueryError(name, f"{name}: {rule}, got {text[:80]!r}")
-    return now_ns if at_ns is None else min(at_ns, NS_MAX)
+        return min(moment_of(text).stamp_ns(now_ns), NS_MAX)
+    except BadMomentError as error:
+        raise BadQueryError(name, f"{name}: {error.rule}") from None
 
 
 def take_switch(said: Parameters, name: str) -> bool:

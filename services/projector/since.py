@@ -2,21 +2,18 @@
 
 import re
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Final
 
 import msgspec
 
 from adapters.clickhouse.pages import BadQueryError
 from adapters.log.public import PUBLIC, Place, newest, parse_place, place_at, place_before
+from adapters.times import RULE, BadMomentError, Moment, moment_of
 from domain.ports import Clock, Stream
 
-_AGO: Final = re.compile(r"([0-9]{1,9})(s|m|h|d)")
-_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _SEQUENCE: Final = re.compile(rf"({'|'.join(PUBLIC)}):([0-9]{{1,18}})")
-RULE: Final = (
-    "must be a place (the id of an event, 120-3-45), 0 for the oldest, now, a duration (90s, 10m, 2h, 1d), a time "
-    "(2026-11-30T12:00:00Z) or a stream's sequence (LW_EVENTS:120)"
+_RULE: Final = (
+    f"must be a place (the id of an event, 120-3-45), 0 for the oldest, a stream's sequence (LW_EVENTS:120), {RULE}"
 )
 
 
@@ -24,10 +21,9 @@ class Since(msgspec.Struct, frozen=True):
     """What was said; all of it empty means now."""
 
     place: Place | None = None
-    ago_ns: int = -1
     stream: str = ""
     seq: int = 0
-    stamp_ns: int = -1
+    moment: Moment = Moment()
 
 
 def since_of(text: str) -> Since:
@@ -36,7 +32,7 @@ def since_of(text: str) -> Since:
     Raises:
         BadQueryError: it says nothing of the kind.
     """
-    if text in {"", "now"}:
+    if not text:
         return Since()
     if text == "0":
         return Since(place=Place())
@@ -44,9 +40,10 @@ def since_of(text: str) -> Since:
         return Since(place=place)
     if found := _SEQUENCE.fullmatch(text):
         return Since(stream=found[1], seq=int(found[2]))
-    if found := _AGO.fullmatch(text):
-        return Since(ago_ns=int(found[1]) * _SECONDS[found[2]] * 1_000_000_000)
-    return Since(stamp_ns=_stamp_ns(text))
+    try:
+        return Since(moment=moment_of(text))
+    except BadMomentError:
+        raise BadQueryError("since", f"since: {_RULE}, got {text[:80]!r}") from None
 
 
 async def place_of(streams: Mapping[str, Stream], clock: Clock, text: str) -> Place:
@@ -60,17 +57,6 @@ async def place_of(streams: Mapping[str, Stream], clock: Clock, text: str) -> Pl
         return since.place
     if since.stream:
         return await place_before(streams, since.stream, since.seq)
-    if since.ago_ns >= 0:
-        return await place_at(streams, max(0, clock.wall_us() * 1000 - since.ago_ns))
-    return await place_at(streams, since.stamp_ns) if since.stamp_ns >= 0 else await newest(streams)
-
-
-def _stamp_ns(text: str) -> int:
-    try:
-        moment = datetime.fromisoformat(text)
-        seconds = moment.timestamp() if moment.tzinfo is not None else -1.0
-    except (ValueError, OverflowError):
-        seconds = -1.0
-    if seconds < 0:
-        raise BadQueryError("since", f"since: {RULE}, got {text[:80]!r}")
-    return int(seconds * 1_000_000) * 1000
+    if since.moment.is_now:
+        return await newest(streams)
+    return await place_at(streams, since.moment.stamp_ns(clock.wall_us() * 1000))

@@ -151,6 +151,13 @@ async def its_lease_and_commit_are_explained(running: Cluster, story: dict[str, 
     assert lease["lease"] in {turn["lease"] for turn in commit["leases"]}
     assert sum(commit["inputs"].values()) == commit["hi"] - commit["lo"]
     assert (await cli(running, "why", "nonsense")).code == 2
+    for what, said in (
+        (f"nope/{running.nodes[OWNER].model}", f"no node nope ever registered (known: {HELPER}, {TINY}, {OWNER})"),
+        (f"{OWNER}/nope", f"{OWNER} serves no model nope (it serves {running.nodes[OWNER].model})"),
+        ("999999", "commit 999999: is not kept"),
+    ):
+        told = await cli(running, "why", what)
+        assert (told.code, told.out, said in told.err) == (2, "", True), told.err
     unknown = await cli(running, "why", "req_" + "0" * 32)
     assert unknown.code == 2
     assert "NATS was asked; its LW_EVENTS begins at 1" in unknown.err

@@ -86,13 +86,14 @@ async def test_a_model_that_is_no_gguf_is_refused_before_the_engine_sees_it(tmp_
     assert "must be a GGUF file, it begins with b'hell'" in err
 
 
-async def test_a_port_in_use_is_one_line_that_names_it_and_exit_code_two():
+async def test_a_port_in_use_is_one_line_that_names_it_and_exit_code_one():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
         code, _, err = await launch("--model", str(tiny_model()), "--port", str(port))
-    assert (code, err) == (2, f"engine 127.0.0.1:{port}: Address already in use\n")
+    rule = "must be free, another process listens there; choose another --port"
+    assert (code, err) == (1, f"engine 127.0.0.1:{port}: {rule}\n")
 
 
 async def test_a_value_out_of_range_names_the_flag_the_range_and_the_value():

@@ -15,7 +15,7 @@ from adapters.http.upstream import Answer, Parts, Upstream
 from adapters.keys import Credentials, Signer
 from adapters.nats.connection import Bus, connect
 from adapters.nats.control import ControlDesk
-from domain.errors import NotConnectedError
+from domain.errors import NoAnswerError, NotConnectedError
 from domain.events import Basis, Envelope, Event, Finished, Held, LeaseGranted, LinkAdded, Registered, codec
 from domain.events.base import tag_of
 from domain.ids import ModelId, NodeId, lease_id
@@ -367,3 +367,53 @@ async def test_a_node_knows_whom_it_may_help_once_all_of_control_has_come_and_he
         await asyncio.gather(*tasks, return_exceptions=True)
         await node.close()
         await bus.close()
+
+
+async def test_control_that_is_followed_again_from_its_beginning_takes_nothing_back(desk: Desk):
+    server = desk.server
+    credentials, clock = server.credentials("n2"), SystemClock()
+    config = node_config(server, "n2", url="http://127.0.0.1:1")
+    node = Node(config, credentials, clock)
+    bus = await connect(server.url, credentials, name="n2")
+    wires = Wires(node, bus, config, credentials, clock)
+    link = await desk.link("n1", "n2")
+    ends = (link.owner, link.owner_model, link.helper, link.helper_model)
+
+    def again() -> None:
+        with ControlDesk(server.url, server.credentials("operator"), "local") as control:
+            control.remove_link(*ends)
+            control.add_link(*ends, load_if_unloaded=True)
+
+    await asyncio.to_thread(again)
+    come, links = wires._control.messages, list[bool | None]()
+
+    async def breaks_off() -> AsyncIterator[StoredMessage]:
+        async for message in come():
+            yield message
+            if links[-1:] == [True]:
+                raise NoAnswerError("the consumer is gone")
+
+    def changed() -> None:
+        known = node.view.link(link.link)
+        links.append(known.load_if_unloaded if known is not None else None)
+
+    wires._control.messages = breaks_off  # type: ignore[assignment,method-assign]
+    node.control_changed = changed  # type: ignore[method-assign]
+    following = asyncio.ensure_future(wires._follow_control())
+    try:
+        await until("the link as it was added last", lambda: links[-1:] == [True])
+        seen = len(links)
+        await asyncio.to_thread(control_set, server, {"offload_streams": 0})
+        await until("what is decided after that", lambda: node.view.setting("offload_streams") == 0)
+        assert links[seen:] == [True]
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        await node.close()
+        await bus.close()
+
+
+def control_set(server: ServerUnderTest, values: dict[str, int]) -> None:
+    """Override settings as an operator does."""
+    with ControlDesk(server.url, server.credentials("operator"), "local") as control:
+        control.set_settings(values)

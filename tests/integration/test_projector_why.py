@@ -192,8 +192,8 @@ async def test_what_is_unknown_or_misspelt_is_said_with_both_keepers_and_their_r
         assert "ClickHouse was asked; its LW_EVENTS begins at 1" in body["error"]["message"]
         for path, code in (
             ("/admin/v1/why/commit/999", "not_kept"),
-            ("/admin/v1/why/lease/nonsense", "not_kept"),
-            ("/admin/v1/why/model/zoo/m", ""),
+            ("/admin/v1/why/model/zoo/m", "not_kept"),
+            ("/admin/v1/why/model/a/zoo", "not_kept"),
             ("/admin/v1/why/request/mine", "bad_query"),
             ("/admin/v1/why/model/a", "bad_query"),
             ("/admin/v1/why/nothing/a", "not_found"),
@@ -205,6 +205,42 @@ async def test_what_is_unknown_or_misspelt_is_said_with_both_keepers_and_their_r
         ):
             status, body = await get(path)
             assert body.get("error", {}).get("code", "") == code, (path, status, body)
+
+
+@pytest.mark.parametrize(
+    ("path", "param"),
+    [
+        ("why/request/mine", "request"),
+        ("why/request/req_0123", "request"),
+        (f"why/request/{request(1)}/more", "request"),
+        ("why/request/%00", "request"),
+        ("why/lease/nonsense", "lease"),
+        ("why/lease/812", "lease"),
+        ("why/lease/00010a2b-812", "lease"),
+        ("why/lease/00010a2b-812-1-1", "lease"),
+        ("why/commit/abc", "commit"),
+        ("why/commit/-1", "commit"),
+        ("why/commit/1.5", "commit"),
+        ("why/commit/%D9%A3", "commit"),
+        ("why/commit/1234567890123456789012345", "commit"),
+        ("why/commit/00010a2b-812", "commit"),
+        ("why/model/a", "model"),
+        ("why/model/Nope/m", "node"),
+        ("why/model/a/", "model"),
+        ("why/model/a/%00", "model"),
+        ("at?version=abc", "version"),
+        ("at?version=-1", "version"),
+        ("at?time=yesterday", "time"),
+    ],
+)
+async def test_an_id_that_is_none_is_a_bad_query_that_names_it(path: str, param: str):
+    def away() -> Store:
+        raise StoreAwayError("clickhouse: gone")
+
+    projector = a_projector(streams_of(lived()), away)
+    async with running(projector), served(projector) as get:
+        status, body = await get(f"/admin/v1/{path}")
+        assert (status, body["error"]["code"], body["error"]["param"]) == (400, "bad_query", param), body
 
 
 async def test_without_clickhouse_the_streams_answer():

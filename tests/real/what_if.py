@@ -21,8 +21,8 @@ import msgspec
 from adapters.keys import load_credentials
 from adapters.log.bundle import load
 from adapters.log.reader import Reader
+from adapters.times import Moment
 from domain.master.fits import WINDOW
-from services.cli.what_if_arguments import Moment
 from services.cli.what_if_history import read
 from services.simulator.model.dice import dice_of
 from services.simulator.model.scenario import Scenario
@@ -149,7 +149,7 @@ async def _predicted(
     keys = load_credentials(directory / "data" / "keys" / "operator.json")
     cluster = bundle.header.cluster
     reader = Reader(cluster, keys.cluster_mac_secret)
-    recorded = await read(bundle.streams, reader, cluster, Moment(at_us=since_us), None, lambda _: None)
+    recorded = await read(bundle.streams, reader, cluster, Moment(at_ns=since_us * 1000), None, lambda _: None)
     answer = what_if(recorded, Changes())
     fits, by_record = answer.unchanged
     owners = _owners(answer.happened, name, seed)

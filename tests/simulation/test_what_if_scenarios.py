@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from adapters.log.reader import Reader
-from services.cli.what_if_arguments import Moment
+from adapters.times import Moment
 from services.cli.what_if_history import read
 from services.simulator.suites import scenario_cells
 from services.simulator.whatif.answer import Answer, what_if
@@ -28,7 +28,7 @@ OTHERS = [
     "p_tiny_cold_slow",
 ]
 WITH_A_FAULT = ["k_b50_crash", "l_b50_hang", "u_b50_blackhole"]
-BEFORE = Moment(at_us=START_NS // 1000 - 1_000_000)
+BEFORE = Moment(at_ns=START_NS - 10**9)
 
 
 @pytest.mark.parametrize("name", [*FEW, *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS)])

@@ -22,6 +22,7 @@ DOMAIN_MAY_IMPORT = {
         "bisect",
         "collections",
         "dataclasses",
+        "difflib",
         "enum",
         "functools",
         "hashlib",

@@ -122,6 +122,27 @@ def imported(path: Path, data: Path) -> int:
     return main(["audit", "import", str(path), "--data", str(data)])
 
 
+async def test_an_import_that_is_refused_keeps_nothing_and_says_what_to_do_next(
+    lived: Lived, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    path, data = await written(lived, tmp_path / "copy.zip"), tmp_path / "data"
+    assert main(["audit", "import", str(path), "--data", str(data), "--fingerprint", fingerprint(STRANGER.public)]) == 1
+    assert (
+        "by another way than the file's, for the fingerprint that `leaseway audit export` printed"
+        in capsys.readouterr().err
+    )
+    with zipfile.ZipFile(path) as packed:
+        members = {name: packed.read(name) for name in packed.namelist()}
+    with zipfile.ZipFile(path, "w") as packed:
+        for name, content in members.items():
+            packed.writestr(name, content if name == bundle.MANIFEST else content.replace(b"started", b"begun__"))
+    assert imported(path, data) == 1
+    err = capsys.readouterr().err
+    assert f"Ask its sender for it again, and whether its SHA-256 is {bundle.file_digest(path)}" in err
+    assert f"`leaseway audit verify --copy {path}`" in err
+    assert not data.exists()
+
+
 async def test_an_import_never_takes_the_place_of_another_copy_of_the_same_versions(lived: Lived, tmp_path: Path):
     first = await written(lived, tmp_path / "a.zip")
     other = await written(lived, tmp_path / "b.zip", signer=None)

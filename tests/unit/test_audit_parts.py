@@ -1,6 +1,5 @@
 """A history verified in parts is verified whole: each part ends where the next begins, in the very same state."""
 
-import argparse
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,11 +15,10 @@ from adapters.log.reader import Reader
 from adapters.log.report import Report
 from adapters.log.segments import BadRangeError, FindState, Plan, Segment, join, plan, segments, version_at
 from adapters.log.verify import Part, verify_part
-from services.cli.audit_arguments import bound
 from services.cli.audit_source import Source, opened
 from services.cli.audit_workers import verified
 from tests.support.audited import Lived, checkpoint, lived_on, stored
-from tests.support.history import CLUSTER, SECRET, START_NS
+from tests.support.history import CLUSTER, SECRET
 
 
 @pytest.fixture(scope="module")
@@ -102,16 +100,6 @@ async def test_a_moment_names_the_newest_version_stored_until_then(lived: Lived)
     assert await version_at(lived.streams.ledger, begin + 7 * 10**9) == 7
     assert await version_at(lived.streams.ledger, begin + 7 * 10**9 + 1) == 7
     assert await version_at(lived.streams.ledger, begin + 10**15) == lived.last
-
-
-def test_an_end_of_a_range_is_a_version_a_time_or_an_age():
-    assert bound("412") == (412, 0)
-    assert bound("2026-11-30T08:00") == (0, 1_796_025_600 * 10**9)
-    assert bound("2026-11-30T09:00+01:00") == bound("2026-11-30T08:00")
-    assert bound("2026-11-30T08:00:00.123457") == (0, 1_796_025_600_123_457_000)
-    assert bound("90m")[1] > START_NS
-    with pytest.raises(argparse.ArgumentTypeError, match="must be a version, a time"):
-        bound("yesterday")
 
 
 async def test_processes_of_their_own_find_what_one_finds(

@@ -130,7 +130,7 @@ def test_a_log_line_is_one_json_object_with_the_event_and_its_ids():
     line = JsonLines("node").format(record("lease_taken", lease="0001abcd-7-0", slots=3, path=os.curdir))
     said = json.loads(line)
     assert "\n" not in line
-    assert said.pop("at").endswith("+00:00")
+    assert said.pop("at").endswith("Z")
     assert said == {
         "level": "info",
         "event": "lease_taken",
@@ -142,7 +142,7 @@ def test_a_log_line_is_one_json_object_with_the_event_and_its_ids():
 
 
 def test_a_person_gets_the_same_as_text():
-    assert PlainLines().format(record("lease_taken", lease="7-0")).endswith(" info    lease_taken lease=7-0")
+    assert PlainLines().format(record("lease_taken", lease="7-0")).endswith("Z info    lease_taken lease=7-0")
 
 
 def test_a_log_goes_to_the_stream_it_was_configured_for():

@@ -23,12 +23,12 @@ def said(capsys, *arguments):
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["ups"], "leaseway: unknown command 'ups', did you mean 'up'? (see `leaseway --help`)\n"),
+        (["ups"], "leaseway: unknown command 'ups'; did you mean 'up'? (see `leaseway --help`)\n"),
         (["frobnicate"], "leaseway: unknown command 'frobnicate' (see `leaseway --help`)\n"),
         (
             ["audit", "what-if", "--against", "archiv"],
             (
-                "leaseway: argument --against: must be one of stream, archive, copy, got 'archiv', did you mean 'archive'? "
+                "leaseway: argument --against: must be one of stream, archive, copy, got 'archiv'; did you mean 'archive'? "
                 "(see `leaseway audit what-if --help`)\n"
             ),
         ),
@@ -36,7 +36,7 @@ def said(capsys, *arguments):
             ["projections", "rebuild", "--from", "disk"],
             "leaseway: argument --from: must be one of archive, stream, got 'disk' (see `leaseway projections rebuild --help`)\n",
         ),
-        (["links", "ad"], "leaseway: unknown command 'ad', did you mean 'add'? (see `leaseway links --help`)\n"),
+        (["links", "ad"], "leaseway: unknown command 'ad'; did you mean 'add'? (see `leaseway links --help`)\n"),
         (["links"], "leaseway: missing: ACTION (see `leaseway links --help`)\n"),
         (["links", "add", "a/b"], "leaseway: missing: HELPER/MODEL (see `leaseway links add --help`)\n"),
         (["status", "--foo"], "leaseway: unknown argument '--foo' (see `leaseway status --help`)\n"),
@@ -57,7 +57,7 @@ def test_what_is_no_command_line_of_ours_gets_one_line_and_code_2(capsys, argume
 def test_a_wrong_since_is_refused_with_what_it_may_be(capsys):
     code, out, err = said(capsys, "events", "tail", "--since", "yesterday")
     assert (code, out) == (2, "")
-    assert err.startswith("leaseway: events tail: --since: must be a sequence (1200) or a duration (90s")
+    assert err.startswith("leaseway: argument --since: must be a sequence (1200), a time (2026-11-30T01:20:00Z; ")
     assert err.count("\n") == 1
 
 
@@ -102,6 +102,7 @@ def test_every_command_has_help_for_each_argument_and_examples_that_parse(words,
         assert action.help, f"{words}: {action.dest} has no help"
     examples = [line.strip() for line in (parser.epilog or "").splitlines() if line.startswith("  leaseway")]
     whole = build_parser()
+    assert examples or words == ("version",), f"{words}: shows no example"
     for example in examples:
         if words != ("engine",):  # its flags are added by the launcher
             assert whole.parse_args(example.split()[1:]).module == parser.get_default("module")

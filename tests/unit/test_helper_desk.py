@@ -15,7 +15,8 @@ from domain.events import (
     NotAccepting,
     StillRunning,
 )
-from domain.ids import LeaseId
+from domain.helper.accepted import FORGET_US
+from domain.ids import LeaseId, LinkId
 from domain.inputs import EngineResult
 from tests.unit.machine_rig import (
     BACK_LINK,
@@ -194,6 +195,30 @@ def test_what_started_under_a_lease_is_forgotten_when_its_link_has_another_one()
     made.borrow(offer(2, lease=LeaseId("l2")), 7)
     made.borrow_body(rid(2), 8)
     assert told(made.borrow(offer(1, lease_live=False), 9)) == ["BorrowReturned r1", "RefuseBorrow r1"]
+
+
+def test_what_came_over_links_that_were_removed_is_forgotten():
+    made = helper()
+    for number in range(20):
+        link, at_us = LinkId(f"{number:04x}"), number * 3600 * SECOND
+        made.set_links((), (link,), at_us)
+        made.borrow(offer(number, link=link, lease=LeaseId(f"l{number}")), at_us)
+        made.borrow_body(rid(number), at_us)
+        made.engine_finished(rid(number), OK, at_us + 1)
+    assert len(made.desk.accepted) == 2, "the link that is there, and the one that it took the place of just now"
+
+
+def test_a_copy_starts_nothing_when_its_link_was_removed_and_added_again_while_its_lease_may_live():
+    made = borrowing(1)
+    made.engine_finished(rid(1), OK, 6)
+    copy = RefuseBorrow(request=rid(1), status=409, code="offload_duplicate")
+    made.set_links((), (), 7)
+    made.set_links((), (), 7 + FORGET_US - 1)
+    made.set_links((), (BACK_LINK,), 7 + FORGET_US)
+    assert made.borrow(offer(1), 8 + FORGET_US) == [copy]
+    made.set_links((), (), 9 + FORGET_US)
+    made.set_links((), (), 8 + 2 * FORGET_US)
+    assert made.borrow(offer(1), 9 + 2 * FORGET_US) == [copy], "the time counts from when it was removed last"
 
 
 def test_a_node_does_not_borrow_what_it_owns():

@@ -13,6 +13,7 @@ from adapters.log.snapshots import Snapshots
 from adapters.log.travel import NothingThereError, last_until, state_at
 from adapters.log.unkeyed import UnkeyedReader
 from adapters.memory.stream import MemoryStream
+from domain.errors import NotYetError
 from domain.events.commit import Commit
 from domain.master.state import State, encode_state
 from domain.master.step import Position, Range, after, fold_into, replay
@@ -116,7 +117,7 @@ async def test_what_is_asked_for_beyond_history_says_where_history_begins_and_en
     for version, time_ns in ((last + 1, None), (0, None), (None, 1)):
         with pytest.raises(NothingThereError, match=f"begins at version 1.* and ends at {last}"):
             await state_at(streams, Reader(CLUSTER, SECRET), version=version, time_ns=time_ns)
-    with pytest.raises(NothingThereError, match="the ledger is empty"):
+    with pytest.raises(NotYetError, match="the ledger is empty"):
         await state_at(stored(Recorder(), []), Reader(CLUSTER, SECRET))
 
 

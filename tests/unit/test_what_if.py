@@ -8,12 +8,12 @@ import pytest
 
 from adapters.log.history import Streams
 from adapters.log.reader import Reader
+from adapters.times import Moment
 from domain.errors import BadConfigError, BadLinkError
 from domain.events import ControlEvent, LinkAdded
 from domain.ids import ModelId, NodeId
 from domain.master.inputs import ControlInput
 from domain.master.state import decode_state, encode_state
-from services.cli.what_if_arguments import Moment
 from services.cli.what_if_history import read
 from services.simulator.model.scenario import Arrival
 from services.simulator.product.names import link_of
@@ -30,7 +30,7 @@ from tests.support.history import CLUSTER, SECRET, START_NS
 from tests.support.stored_scenario import GAP_S, burst, stored, twice
 
 NEIGHBOUR, FASTER = link_of(0, 1, 0), link_of(0, 2, 0)
-BEFORE = Moment(at_us=START_NS // 1000 - 10_000_000)
+BEFORE = Moment(at_ns=START_NS - 10 * 10**9)
 
 
 def recorded(streams: Streams, since: Moment | None = BEFORE, until: Moment | None = None) -> Recorded:
@@ -182,7 +182,7 @@ def test_a_policy_of_the_model_shares_the_burst_too_and_decides_nothing_again(on
 @pytest.fixture(scope="module")
 def wide() -> Recorded:
     """Ten requests of two seconds each at an owner whose engine serves two at once."""
-    later = recorded(stored(twice(burst(10))), Moment(before_end_us=30_000_000))
+    later = recorded(stored(twice(burst(10))), Moment(ago_ns=30 * 10**9))
     state = decode_state(later.state)
     known = state.nodes[NodeId("n00")].models
     known[ModelId("m00")] = msgspec.structs.replace(known[ModelId("m00")], slots=2)
@@ -211,9 +211,9 @@ def test_a_model_policy_loads_where_the_product_had_to():
 
 def test_a_range_begins_with_a_busy_time_and_ends_where_it_is_told():
     two = stored(twice(burst(10)))
-    in_the_first = Moment(at_us=START_NS // 1000 + 3_000_000)
-    whole, first = recorded(two, in_the_first), recorded(two, in_the_first, Moment(at_us=START_NS // 1000 + 50_000_000))
-    second = recorded(two, Moment(before_end_us=30_000_000))
+    in_the_first = Moment(at_ns=START_NS + 3 * 10**9)
+    whole, first = recorded(two, in_the_first), recorded(two, in_the_first, Moment(at_ns=START_NS + 50 * 10**9))
+    second = recorded(two, Moment(ago_ns=30 * 10**9))
     assert [len(each.asked) for each in (whole, first, second)] == [20, 10, 10]
     assert whole.begin_us == START_NS // 1000
     assert second.begin_us == START_NS // 1000 + round(GAP_S * 1e6)
@@ -230,7 +230,7 @@ def test_the_same_inputs_give_the_same_answer(history: Streams, one: Recorded):
 
 def test_runs_that_varied_are_drawn_several_times_and_those_that_did_not_once(one: Recorded):
     assert what_if(one, Changes()).unchanged[0].draws == 1
-    second = recorded(stored(twice(burst(10, noise=0.2))), Moment(before_end_us=30_000_000))
+    second = recorded(stored(twice(burst(10, noise=0.2))), Moment(ago_ns=30 * 10**9))
     by_fits = what_if(second, Changes()).unchanged[0]
     least_s, most_s = by_fits.drain_s
     assert by_fits.draws == 9
@@ -333,9 +333,9 @@ def test_a_name_that_there_is_not_is_said_with_those_that_there_are(one: Recorde
 @pytest.mark.parametrize(
     ("since", "said"),
     [
-        (Moment(version=10**6), "version 1000000 is not in the ledger's newest generation, which has 1 to"),
+        (Moment(number=10**6), "version 1000000 is not in the ledger's newest generation, which has 1 to"),
         (
-            Moment(at_us=START_NS // 1000 + 10**10),
+            Moment(at_ns=START_NS + 10**13),
             r"no request was served in that time; those that are stored came from 2026-.+Z to 2026-.+Z",
         ),
     ],

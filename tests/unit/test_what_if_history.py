@@ -6,8 +6,8 @@ from adapters.log.copied import CopiedStream
 from adapters.log.history import Streams
 from adapters.log.reader import Reader
 from adapters.log.segments import FindState
+from adapters.times import Moment
 from domain.errors import HistoryGapError
-from services.cli.what_if_arguments import Moment
 from services.cli.what_if_history import read
 from services.simulator.whatif.recorded import Recorded
 from tests.support.audited import Lived, lived_on, stored
@@ -20,7 +20,7 @@ def lived() -> Lived:
 
 
 async def recorded(streams: Streams, find: FindState) -> Recorded:
-    since = Moment(version=190)
+    since = Moment(number=190)
     return await read(streams, Reader(CLUSTER, SECRET), CLUSTER, since, None, lambda _: None, find=find)
 
 

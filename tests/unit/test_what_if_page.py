@@ -58,7 +58,7 @@ def test_the_answer_as_json_holds_the_same_and_the_report_is_a_page(capsys: pyte
             "there is no such link in that time; there are studio/chat -> attic/chat",
         ),
         (("--policy", "fair"), "--policy 'fair'"),
-        (("--from", "soon"), "must be a duration such as 10m, a moment such as 2026-11-30T01:00:00Z, or a version"),
+        (("--from", "soon"), "must be a version (812), a time (2026-11-30T01:20:00Z; without a zone it is UTC)"),
         (("--from", "900"), "version 900 is not in the ledger's newest generation"),
     ],
 )

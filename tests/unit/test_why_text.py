@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from adapters.log.reader import Reader
+from adapters.times import moment_of
 from domain.errors import BadConfigError, BadLinkError
 from domain.ids import ModelId, NodeId
 from projections.why.commit import commit_story
@@ -132,7 +133,7 @@ def test_the_commands_are_known_with_examples():
     parsed = build_parser().parse_args(["why", "studio/chat", "--json"])
     assert (parsed.module, parsed.what, parsed.json) == ("why", "studio/chat", True)
     parsed = build_parser().parse_args(["at", "5 minutes ago", "studio/chat"])
-    assert (parsed.module, parsed.moment, parsed.only) == ("at", "5 minutes ago", "studio/chat")
+    assert (parsed.module, parsed.moment, parsed.only) == ("at", moment_of("5 minutes ago"), "studio/chat")
 
 
 def test_the_reference_of_the_answers_is_what_its_script_makes():

@@ -1,10 +1,10 @@
 """The answer of a what-if as rows and remarks, for the terminal and for the report: one HTML file with nothing beside it."""
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from html import escape
 from typing import Final
 
+from adapters.times import utc
 from services.simulator.report import page
 from services.simulator.whatif.answer import RECORDED, Answer, Column
 from services.simulator.whatif.figures import ALL, Figures
@@ -28,8 +28,8 @@ def heading(answer: Answer) -> str:
 
 
 def moment(at_us: int) -> str:
-    """Return a moment of the stream's clock, in UTC."""
-    return datetime.fromtimestamp(at_us / 1e6, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    """Return a moment of the stream's clock."""
+    return utc(at_us * 1000)
 
 
 # -- decided again

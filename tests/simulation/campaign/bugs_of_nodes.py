@@ -145,7 +145,7 @@ def _no_depth(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _copies(original: Callable[..., Any]) -> Callable[..., Any]:
     def offer(self: HelperDesk, offered: Any, now_us: int, out: Any, **options: Any) -> Any:
-        self._accepted = AcceptedBook()
+        self.accepted = AcceptedBook()
         return original(self, offered, now_us, out, **options)
 
     return offer
