@@ -11,7 +11,16 @@ import pytest
 
 from adapters.http.upstream import Upstream
 from adapters.keys import Signer, new_nkey
-from domain.events import Cancelled, CutOff, Finished, LeaseCleared, LendReturned, LinkRemoved, RelayRefused
+from domain.events import (
+    BorrowFinished,
+    Cancelled,
+    CutOff,
+    Finished,
+    LeaseCleared,
+    LendReturned,
+    LinkRemoved,
+    RelayRefused,
+)
 from domain.ids import LeaseId, ModelId
 from services import lend_head
 from tests.support.lending_pair import LENT, PATH, Pair, pair
@@ -250,6 +259,9 @@ async def test_a_helpers_5xx_runs_once_more_at_the_owner_and_its_4xx_passes_unch
         two.grant(slots=1)
         got = await four
         assert (got.status, await got.json()) == (422, {"error": {"message": "x"}})
+        (at_helper,) = await two.helper.said("borrow.finished")
+        assert isinstance(at_helper, BorrowFinished)
+        assert (at_helper.status, at_helper.ok) == (422, False)  # it teaches no price
         five = await two.held(user="five")
         await two.owner.said("lend.cut_off")
         two.busy[0].cancel()

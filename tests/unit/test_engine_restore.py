@@ -61,6 +61,16 @@ def test_an_own_request_cancels_the_restore():
     assert rig.room.next_timer_us() is None
 
 
+def test_an_own_request_cancels_a_restore_that_more_borrowed_work_has_put_off():
+    rig = displacing()
+    rig.borrow(B, 2, 10 * SECOND + 5)
+    outputs = rig.submit(B, 3, 10 * SECOND + 6)
+    assert of(outputs, RestoreCancelled) == RestoreCancelled(model=A, reason="own_work")
+    rig.done(B, 2, 11 * SECOND)
+    rig.done(B, 3, 12 * SECOND)
+    assert rig.room.next_timer_us() is None
+
+
 @pytest.mark.parametrize("restore", [True, False], ids=["to be restored", "not to be restored"])
 def test_own_work_for_the_loaded_model_makes_it_the_nodes_own_choice_and_nothing_is_owed_to_a_later_run(restore):
     rig = Rig(restore_delay_us=SECOND)

@@ -1,5 +1,6 @@
 """Given facts and links, when the master looks, then these leases with these reasons."""
 
+import msgspec
 import pytest
 
 from domain.events import (
@@ -32,6 +33,7 @@ from domain.events import (
     SettingUnstated,
 )
 from domain.ids import ModelId, NodeId, RequestId
+from domain.master import slots
 from tests.support.history import borrow, finished, held, lend, link, registered
 from tests.support.stories import ON, M, Story, leases, verdict
 
@@ -316,6 +318,29 @@ def test_failures_teach_nothing():
     story.recorder.state("b", borrow(BorrowFinished, "req_1", ON, work=64_000_000, service_us=5, status=503, ok=False))
     story.look()
     assert "b/m" not in story.master.state.fits
+
+
+@pytest.mark.parametrize("status", [201, 400, 404, 499])
+def test_an_own_answer_other_than_200_teaches_nothing(status):
+    story = Story()
+    before = list(story.master.state.fits["a/m"].services_us)
+    story.recorder.state("a", msgspec.structs.replace(finished("req_1", service_us=5), status=status))
+    story.look()
+    assert story.master.state.fits["a/m"].services_us == before
+
+
+def test_a_helper_that_begins_anew_has_nothing_of_what_was_out():
+    story = Story()
+    story.burst(10)
+    for request in ("req_2", "req_3"):
+        story.recorder.state("a", lend(Lent, request, ON, work=64_000_000, out=1, waited_us=1))
+        story.recorder.state("b", borrow(BorrowAccepted, request, ON, position=0))
+    story.look()
+    assert slots.count_open(story.master.state, slots.key_of(ON)) == 2
+    story.recorder.restart("b")
+    story.recorder.state("b", registered())
+    found = verdict(story.look())
+    assert (found.out, slots.count_open(story.master.state, slots.key_of(ON))) == (0, 0)
 
 
 def test_a_removed_link_ends_its_lease_but_not_what_is_out():

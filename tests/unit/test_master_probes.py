@@ -105,12 +105,12 @@ def test_own_work_counts_as_busy_and_borrowed_work_does_not():
     assert verdict(story.look()).probe_in_us > 4_000_000
 
 
-@pytest.mark.parametrize("cause", ["own", "borrowed"])
+@pytest.mark.parametrize("cause", ["own", "restore", "borrowed"])
 def test_a_load_for_itself_counts_as_busy_and_one_for_others_does_not(cause):
     story = unpriced()
     story.recorder.state("b", LoadStarted(model=M, cause=cause))
     story.recorder.state("b", Loaded(model=M, load_us=1_000, cause=cause))
-    assert verdict(story.burst(10)).outcome == ("skipped" if cause == "own" else "probe")
+    assert verdict(story.burst(10)).outcome == ("probe" if cause == "borrowed" else "skipped")
 
 
 def test_a_helper_that_never_had_work_idles_since_its_registration():

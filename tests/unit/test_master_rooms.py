@@ -220,6 +220,18 @@ def test_a_small_burst_opens_a_switch_only_if_it_ends_sooner_by_the_likely_way_b
     assert pricing.switch_gain_us(switch, busy) == 0
 
 
+@pytest.mark.parametrize(("lendable", "outcome"), [(3, "probe"), (4, "granted")])
+def test_a_burst_is_small_below_four_lendable_requests(lendable, outcome):
+    story = Story(links=(COLD,), fit_us=TWENTY_S)
+    story.share("b", K, M, resident=K, loads_us={K: 60_000_000, M: 1_000_000})
+    story.wait(600_000_000)
+    for i in range(2):
+        story.recorder.state("b", started(f"req_own{i}", model="k"), after_us=200_000_000)
+        story.recorder.state("b", finished(f"req_own{i}", model="k"))
+    story.wait(100_000_000)
+    assert verdict(story.burst(2 + lendable)).outcome == outcome
+
+
 def test_a_helper_that_never_had_a_request_of_its_own_is_the_less_likely_to_have_one_the_longer_it_idles():
     story = shared(resident=M)
     story.burst(1)
