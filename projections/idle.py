@@ -2,64 +2,112 @@
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
 from typing import Any, Final
 
 Row = Mapping[str, Any]
 _NS: Final = 1_000_000_000
+_EVER: Final = 1 << 63
+UNHEARD: Final = "not_heard_of"
+"""Nobody had said anything of the node by then: it was not there yet, or what it said is not kept any more."""
+_DRAINS: Final = "draining"
 Pair = tuple[str, str]
 """Node and model."""
+Word = tuple[int, bool, str]
+"""When it was said, whether the node was well from then on, and if not, why."""
+Span = tuple[int, int]
 
 
 def idle_steps(
-    since_s: int, until_s: int, step_s: int, models: Iterable[Row], words: Iterable[Row], served: Iterable[Row]
+    since_s: int,
+    until_s: int,
+    step_s: int,
+    models: Iterable[Row],
+    words: Iterable[Row],
+    served: Iterable[Row],
+    lives: Iterable[Row] = (),
 ) -> list[dict[str, Any]]:
     """Return for each step, node and model whether it was busy, idle or unknown, and for how long it served (us).
 
-    A step is busy if anything ran in it; idle if nothing did and the node was known to be well throughout; else unknown.
+    A step is busy if anything ran in it; idle if nothing did and the node was known to be well throughout; else unknown, with
+    `why`: the first word that was not good, or `not_heard_of`. What has not ended ran while the node was well, and no longer
+    than the process that began it.
 
     Args:
         since_s: begin of the window, seconds since 1970.
         until_s: its end.
         step_s: length of a step.
         models: node, model of every model that is registered.
-        words: node, at_ns, good: what was said of nodes, good or not, from before the window on.
+        words: node, at_ns, good, why: what was said of nodes, good or not, from before the window on.
         served: node, model, from_ns, to_ns of what ran; to_ns 0 while it has not ended.
+        lives: node, at_ns: when a process of the node began or ended.
     """
-    first = since_s - since_s % step_s
-    edges = [edge * _NS for edge in range(first, until_s + step_s, step_s)]
-    edges = [edge for edge in edges if edge < until_s * _NS] + [until_s * _NS]
+    starts = range(since_s - since_s % step_s, until_s, step_s)
     known = _by_node(words)
-    ran = _ran(served)
+    ran = _ran(served, known, _moments(lives))
     pairs = sorted({(row["node"], row["model"]) for row in models} | set(ran))
     found: list[dict[str, Any]] = []
-    for begin, end in pairwise(edges):
+    for t in starts:
+        begin, end = max(t, since_s) * _NS, min(t + step_s, until_s) * _NS
+        unwell = {node: _unwell(known.get(node, ()), begin, end) for node, _ in pairs}
         for node, model in pairs:
             busy_ns = sum(_overlap(span, begin, end) for span in ran.get((node, model), ()))
-            state = "busy" if busy_ns else "idle" if _well(known.get(node, ()), begin, end) else "unknown"
-            found.append(
-                {"t": begin // _NS, "node": node, "model": model, "state": state, "served_us": busy_ns // 1000}
-            )
+            why = "" if busy_ns else unwell[node]
+            state = "busy" if busy_ns else "unknown" if why else "idle"
+            row = {"t": t, "node": node, "model": model, "state": state}
+            found.append(row | {"served_us": busy_ns // 1000, "why": why})
     return found
 
 
-def _by_node(words: Iterable[Row]) -> dict[str, list[tuple[int, bool]]]:
-    known: dict[str, list[tuple[int, bool]]] = {}
+def _by_node(words: Iterable[Row]) -> dict[str, list[Word]]:
+    known: dict[str, list[Word]] = {}
     for row in words:
-        known.setdefault(row["node"], []).append((row["at_ns"], bool(row["good"])))
+        known.setdefault(row["node"], []).append((row["at_ns"], bool(row["good"]), row["why"]))
     return {node: sorted(said) for node, said in known.items()}
 
 
-def _ran(served: Iterable[Row]) -> dict[Pair, list[tuple[int, int]]]:
-    """Return when each model of each node ran, without overlaps, to the end of time where it still does."""
-    spans: dict[Pair, list[tuple[int, int]]] = {}
+def _moments(lives: Iterable[Row]) -> dict[str, list[int]]:
+    moments: dict[str, list[int]] = {}
+    for row in lives:
+        moments.setdefault(row["node"], []).append(row["at_ns"])
+    return {node: sorted(found) for node, found in moments.items()}
+
+
+def _ran(
+    served: Iterable[Row], known: Mapping[str, Sequence[Word]], lives: Mapping[str, Sequence[int]]
+) -> dict[Pair, list[Span]]:
+    """Return when each model of each node ran, without overlaps."""
+    spans: dict[Pair, list[Span]] = {}
     for row in served:
-        spans.setdefault((row["node"], row["model"]), []).append((row["from_ns"], row["to_ns"] or 1 << 63))
+        node, begin = row["node"], row["from_ns"]
+        found = spans.setdefault((node, row["model"]), [])
+        if row["to_ns"]:
+            found.append((begin, row["to_ns"]))
+        else:
+            moments = lives.get(node, ())
+            at = bisect_right(moments, begin)
+            found += _well(known.get(node, ()), begin, moments[at] if at < len(moments) else _EVER)
     return {pair: _merged(found) for pair, found in spans.items()}
 
 
-def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    merged: list[tuple[int, int]] = []
+def _well(said: Sequence[Word], begin: int, end: int) -> list[Span]:
+    """Return the parts of a span in which the node was not known to be unwell: one that drains goes on with what it has."""
+    parts: list[Span] = []
+    since: int | None = begin
+    for at_ns, good, why in said:
+        if at_ns >= end:
+            break
+        if at_ns <= begin or why == _DRAINS:
+            continue
+        if good and since is None:
+            since = at_ns
+        elif not good and since is not None:
+            parts.append((since, at_ns))
+            since = None
+    return parts if since is None else [*parts, (since, end)]
+
+
+def _merged(spans: list[Span]) -> list[Span]:
+    merged: list[Span] = []
     for begin, end in sorted(spans):
         if merged and begin <= merged[-1][1]:
             merged[-1] = merged[-1][0], max(merged[-1][1], end)
@@ -68,13 +116,13 @@ def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return merged
 
 
-def _overlap(span: tuple[int, int], begin: int, end: int) -> int:
+def _overlap(span: Span, begin: int, end: int) -> int:
     return max(0, min(span[1], end) - max(span[0], begin))
 
 
-def _well(said: Sequence[tuple[int, bool]], begin: int, end: int) -> bool:
-    """Tell whether the newest word before `begin` is good, and no word up to `end` is not."""
-    before = bisect_right(said, (begin, True)) - 1
-    if before < 0 or not said[before][1]:
-        return False
-    return all(good for at_ns, good in said[before:] if at_ns < end)
+def _unwell(said: Sequence[Word], begin: int, end: int) -> str:
+    """Return why it is not known whether the node was idle from `begin` to `end`; empty if it was well throughout."""
+    before = bisect_right(said, (begin, True, chr(0x10FFFF))) - 1
+    if before < 0:
+        return UNHEARD
+    return next((why or "unwell" for at_ns, good, why in said[before:] if not good and at_ns < end), "")

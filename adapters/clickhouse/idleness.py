@@ -20,9 +20,12 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     models: list[Row]
     """node, model: what each node registered with."""
     words: list[Row]
-    """node, at_ns, good: the newest word about each node before the window, and every one in it."""
+    """node, at_ns, good, why: the newest word about each node before the window, and every one in it; `why` names one that is
+    not good."""
     served: list[Row]
     """node, model, from_ns, to_ns: requests that ran; to_ns is 0 while one has not ended."""
+    lives: list[Row]
+    """node, at_ns: when a process of the node began or ended; nothing goes on running beyond that."""
 
 
 def seen(store: Store, window: Window) -> Seen:
@@ -34,13 +37,13 @@ def seen(store: Store, window: Window) -> Seen:
     """
     back = max(0, window.since_s - _LOOK_BACK_S)
     said = window.parameters() | {"back": back, "most": FACTS_MAX + 1}
-    models, words, served = (store.query(statement, said) for statement in (_MODELS, _WORDS, _SERVED))
-    if max(len(models), len(words), len(served)) > FACTS_MAX:
+    models, words, served, lives = (store.query(statement, said) for statement in (_MODELS, _WORDS, _SERVED, _LIVES))
+    if max(len(models), len(words), len(served), len(lives)) > FACTS_MAX:
         rule = (
             f"must leave no more than {FACTS_MAX} requests or words of health in the window, or one node be asked for"
         )
         raise BadQueryError("from", f"from: {rule}, got {window.since_s}")
-    return Seen(models=models, words=words, served=served)
+    return Seen(models=models, words=words, served=served, lives=lives)
 
 
 _OF_NODE: Final = "{node:String} IN ('', node)"
@@ -58,27 +61,37 @@ SELECT node, model FROM (
 
 _GOOD: Final = """\
 multiIf(kind = 'changed', state IN ('healthy', 'recovered'), kind IN ('heartbeat_missed', 'draining', 'stopped'), 0, 1)"""
+_WHY: Final = f"if({_GOOD}, '', if(kind = 'changed', state, kind))"
 
 _WORDS: Final = f"""\
-SELECT node, at_ns, good FROM (
-  SELECT node, max(h.at_ns) AS at_ns, argMax({_GOOD}, (h.at_ns, h.stream, h.seq)) AS good FROM health AS h
+SELECT node, at_ns, good, why FROM (
+  SELECT node, max(h.at_ns) AS at_ns, argMax({_GOOD}, (h.at_ns, h.stream, h.seq)) AS good,
+    argMax({_WHY}, (h.at_ns, h.stream, h.seq)) AS why FROM health AS h
   WHERE h.at_ns < toUInt64({{since:UInt32}}) * 1000000000 AND kind != 'breaker' AND {BELIEVED} GROUP BY node
   UNION ALL
-  SELECT node, at_ns, {_GOOD} AS good FROM health WHERE {IN_ROWS} AND kind != 'breaker' AND {BELIEVED}
+  SELECT node, at_ns, {_GOOD} AS good, {_WHY} AS why FROM health WHERE {IN_ROWS} AND kind != 'breaker' AND {BELIEVED}
   ORDER BY at_ns LIMIT {{most:UInt32}}
 ) WHERE {_OF_NODE} ORDER BY node, at_ns"""  # noqa: S608  # names of ours
 
 _SPAN: Final = """\
 day >= toDate(toDateTime({back:UInt32}, 'UTC')) AND at_ns >= toUInt64({back:UInt32}) * 1000000000"""
 
+_LIVES: Final = f"""\
+SELECT node, at_ns FROM health
+WHERE {_SPAN} AND at_ns < toUInt64({{until:UInt32}}) * 1000000000 AND kind IN ('registered', 'stopped')
+  AND {_OF_NODE} AND {BELIEVED}
+ORDER BY node, at_ns LIMIT {{most:UInt32}}"""  # noqa: S608  # names of ours
+
 _SERVED: Final = f"""\
 SELECT node, model, from_ns, to_ns FROM (
   SELECT owner AS node, model, toInt64(at_ns) - 1000 * service_us AS from_ns, toInt64(at_ns) AS to_ns FROM requests
   WHERE {_SPAN} AND helper = '' AND service_us > 0 AND {BELIEVED}
+  ORDER BY epoch, seq LIMIT 1 BY owner, request
   UNION ALL
   SELECT producer AS node, JSONExtractString(body, 'data', 'model') AS model,
     toInt64(at_ns) - 1000 * JSONExtractInt(body, 'data', 'service_us') AS from_ns, toInt64(at_ns) AS to_ns FROM events
   WHERE {_SPAN} AND stream = 'LW_EVENTS' AND event = 'borrow.finished' AND {BELIEVED}
+  ORDER BY epoch, seq LIMIT 1 BY producer, incarnation, pseq
   UNION ALL
   SELECT producer AS node, JSONExtractString(body, 'data', 'model') AS model, toInt64(at_ns) AS from_ns, toInt64(0) AS to_ns
   FROM events

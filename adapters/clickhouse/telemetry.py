@@ -53,6 +53,8 @@ _IN_MINUTES: Final = (
 )
 ROW_STEP: Final = "toUInt32(intDiv(at_ns, 1000000000) - intDiv(at_ns, 1000000000) % {step:UInt32})"
 _MINUTE_STEP: Final = "toUInt32(toUnixTimestamp(minute) - toUnixTimestamp(minute) % {step:UInt32})"
+_STEP_S: Final = "least(t + {step:UInt32}, {until:UInt32}) - greatest(t, {since:UInt32})"
+"""How much of a step lies in the window: the first and the last one stand out of it."""
 _ONCE: Final = "producer, incarnation, pseq, if(pseq = 0, epoch, 0), if(pseq = 0, seq, 0), item"
 
 _REQUESTS: Final = ("owner", "model", "helper", "outcome", "code")
@@ -81,7 +83,7 @@ class _Source(msgspec.Struct, frozen=True):
         names = ", ".join((*self.keys, *self.sums))
         return (
             f"SELECT {ROW_STEP} AS t, {names}, {self.candidates} AS candidates, toUInt64(1) AS n FROM {self.table} "  # noqa: S608  # names of ours
-            f"WHERE {IN_ROWS} AND {BELIEVED} AND {self.wanted} LIMIT 1 BY {self.once}"
+            f"WHERE {IN_ROWS} AND {BELIEVED} AND {self.wanted} ORDER BY epoch, seq LIMIT 1 BY {self.once}"
         )
 
     def minutes(self) -> str:
@@ -140,10 +142,11 @@ SERIES: Final[dict[str, Series]] = {
         columns="owner, model, outcome, helper != '' AS lent, sum(r.n) AS requests",
     ),
     "waits": Series(
-        about="how long requests waited from their arrival to the start of their service",
+        about="how long requests waited from their arrival to the start of their service, or to an end without any",
         source=_OF_REQUESTS,
         by=("owner", "model"),
         columns="owner, model, sum(r.n) AS requests, intDiv(sum(r.wait_us), sum(r.n)) AS wait_mean_us{quantiles:wait_us}",
+        where="outcome NOT IN ('rejected', 'orphaned')",  # the one never waited, of the other nobody knows how long
     ),
     "service": Series(
         about="time in service of finished requests, by the node that served them",
@@ -154,12 +157,13 @@ SERIES: Final[dict[str, Series]] = {
         where="outcome = 'finished'",
     ),
     "tokens": Series(
-        about="tokens read and written, as far as engines state them",
+        about="tokens read and written in finished requests, as far as engines state them",
         source=_OF_REQUESTS,
         by=("node", "model"),
         columns="if(helper = '', owner, helper) AS node, model, sum(r.n) AS requests, sum(r.tokens_in) AS tokens_in, "
         "sum(r.tokens_out) AS tokens_out, "
         "round(sum(r.tokens_out) * 1e6 / greatest(sum(r.service_us), 1), 1) AS out_per_service_s",
+        where="outcome = 'finished'",  # only these state tokens; the others' time in service would thin them out
     ),
     "lending": Series(
         about="what was lent over each pair of nodes and how it came back, and leases granted",
@@ -185,10 +189,11 @@ SERIES: Final[dict[str, Series]] = {
         about="models loaded, driven out and brought back by each node",
         source=_OF_LOADS,
         by=("node",),
-        columns="node, sumIf(r.n, kind IN ('loaded', 'restored')) AS loads, "
-        "round(sumIf(r.n, kind IN ('loaded', 'restored')) * 3600 / {step:UInt32}, 2) AS loads_per_hour, "
-        "sumIf(r.load_us, kind IN ('loaded', 'restored')) AS loading_us, sumIf(r.n, kind = 'load_failed') AS failed, "
-        "sumIf(r.n, displaced != '') AS displaced, sumIf(r.n, kind = 'restored') AS restored, "
+        # a load that brings back what was driven out is said twice: loaded (cause restore), and restored
+        columns="node, sumIf(r.n, kind = 'loaded') AS loads, "
+        f"round(sumIf(r.n, kind = 'loaded') * 3600 / ({_STEP_S}), 2) AS loads_per_hour, "
+        "sumIf(r.load_us, kind = 'loaded') AS loading_us, sumIf(r.n, kind = 'load_failed') AS failed, "
+        "sumIf(r.n, kind = 'unloaded' AND cause = 'borrowed') AS displaced, sumIf(r.n, kind = 'restored') AS restored, "
         "sumIf(r.n, kind = 'restore_cancelled') AS restore_cancelled, "
         "sumIf(r.n, kind = 'loaded' AND cause = 'borrowed') AS for_borrowed",
     ),
@@ -226,11 +231,12 @@ def rows_in(store: Store, table: str, window: Window) -> int:
 def reaches(store: Store, table: str, window: Window) -> bool:
     """Tell whether the rows of `table` reach back as far as what was counted of them in `window`."""
     found = store.query(
-        f"SELECT (SELECT min(day) FROM {table}_by_minute WHERE {_IN_MINUTES}) AS counted, "  # noqa: S608  # names of ours
-        f"(SELECT min(day) FROM {table} WHERE {_DAYS}) AS stored",
+        f"SELECT (SELECT minOrNull(day) FROM {table}_by_minute WHERE {_IN_MINUTES}) AS counted, "  # noqa: S608  # names of ours
+        f"(SELECT minOrNull(day) FROM {table} WHERE {_DAYS}) AS stored",
         window.parameters(),
     )
-    return bool(found[0]["stored"] <= found[0]["counted"])
+    counted, stored = found[0]["counted"], found[0]["stored"]
+    return counted is None or (stored is not None and bool(stored <= counted))
 
 
 _QUANTILES: Final = ((0.5, "p50"), (0.95, "p95"), (0.99, "p99"))
@@ -256,17 +262,25 @@ PING_PONG_S: Final = 300
 
 
 def ping_pong(store: Store, window: Window) -> Mapping[tuple[int, str], int]:
-    """Return how many loads brought back a model that had been driven out shortly before, by step and node; none are left out."""
-    rows = store.query(
-        f"SELECT {ROW_STEP} AS t, node, count() AS n FROM (SELECT * FROM loads WHERE {IN_ROWS} AND {BELIEVED} "  # noqa: S608  # names of ours
-        "AND kind IN ('loaded', 'restored') AND {node:String} IN ('', node) AND {model:String} IN ('', model) "
-        "LIMIT 1 BY producer, incarnation, pseq) AS back "
-        "ASOF JOIN (SELECT node, displaced AS model, at_ns AS gone_ns FROM loads WHERE displaced != '') AS gone "
-        "ON back.node = gone.node AND back.model = gone.model AND back.at_ns > gone.gone_ns "
-        "WHERE back.at_ns - gone.gone_ns <= toUInt64({soon:UInt32}) * 1000000000 GROUP BY t, node LIMIT {most:UInt32}",
-        window.parameters() | {"soon": PING_PONG_S},
-    )
+    """Return how many models came back that had to leave shortly before, for whatever reason, by step and node."""
+    rows = store.query(_PING_PONG, window.parameters() | {"soon": PING_PONG_S})
     return {(row["t"], row["node"]): row["n"] for row in rows}
+
+
+_BACK: Final = f"""\
+SELECT * FROM loads
+WHERE {IN_ROWS} AND {BELIEVED} AND kind = 'loaded' AND {{node:String}} IN ('', node) AND {{model:String}} IN ('', model)
+ORDER BY epoch, seq LIMIT 1 BY producer, incarnation, pseq"""  # noqa: S608  # names of ours
+_GONE: Final = f"""\
+SELECT node, model, at_ns AS gone_ns FROM loads
+WHERE day >= toDate(toDateTime({{since:UInt32}}, 'UTC')) - 1 AND day <= toDate(toDateTime({{until:UInt32}}, 'UTC'))
+  AND kind = 'unloaded' AND {BELIEVED}
+ORDER BY epoch, seq LIMIT 1 BY producer, incarnation, pseq"""  # noqa: S608  # names of ours
+_PING_PONG: Final = f"""\
+SELECT {ROW_STEP} AS t, node, count() AS n FROM ({_BACK}) AS back
+ASOF JOIN ({_GONE}) AS gone ON back.node = gone.node AND back.model = gone.model AND back.at_ns > gone.gone_ns
+WHERE back.at_ns - gone.gone_ns <= toUInt64({{soon:UInt32}}) * 1000000000 GROUP BY t, node
+LIMIT {{most:UInt32}}"""  # noqa: S608  # names of ours
 
 
 def loads(store: Store, window: Window) -> Answer:

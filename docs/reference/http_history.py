@@ -43,10 +43,11 @@ sent twice counts once, what the master did not believe does not count. With mor
 the window, or where rows are gone, it is made from counts by minute (`minutes`), which hold every row as it came, for 400 days,
 and have no quantiles.
 
-A backlog that lasts over several steps is saved once: `saved_us` is null where `counted_in` names another step, so that it may be
-added up. It is measured against what a plan recorded: where `home_job_us` (of one request, predicted) and `owner_service_us`
-(measured) differ much, so does `home_us` from what the owner would have needed. `idle` refuses a window of which it could see a
-part only.
+Steps of `savings` are as short as the window allows unless `step` says otherwise. A backlog that lasts over several steps is
+saved once: `saved_us` is null where `counted_in` names another step, so that it may be added up; it is below zero where lending
+lost time, 0 where nothing was lent, and null where nobody knows: [what the counterfactual is, and what it does not
+know](../how-to/look-after-history.md). `idle` refuses a window of which it could see a part only; `why` says of an unknown step
+what was heard of the node: nothing (`not_heard_of`), or the first word that was not good.
 
 """
 REST = """\
@@ -102,12 +103,10 @@ def _parameters(names: Sequence[str], defaults: Mapping[str, str]) -> str:
 
 def _columns(question: str) -> str:
     if question == "idle":
-        return "node, model, state (busy, idle, unknown), served_us"
+        return "node, model, state (busy, idle, unknown), served_us, why"
     if question == "savings":
-        backlog = (
-            "owner, model, backlog, home_us, planned_us, measured_us, saved_us, saved_share, ended, ended_at_helpers"
-        )
-        return f"{backlog}, home_job_us, owner_service_us, counted_in"
+        backlog = "owner, model, backlog, home_us, planned_us, measured_us, saved_us, saved_share"
+        return f"{backlog}, ended, ended_at_helpers, lent, unfinished, home_job_us, owner_service_us, counted_in"
     text = re.sub(
         r"\{quantiles:(\w+)_us\}",
         r", AS \1_p50_us, AS \1_p95_us, AS \1_p99_us, AS \1_max_us",

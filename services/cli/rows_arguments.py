@@ -17,6 +17,7 @@ _TELEMETRY: Final = (
     "leaseway telemetry",
     "leaseway telemetry loads --since 1d --step 3600",
     "leaseway telemetry helpers --node attic --json",
+    "leaseway telemetry idle --all",
 )
 QUESTIONS: Final = {
     "requests": "requests that ended, by owner, model and outcome",
@@ -76,6 +77,11 @@ def add_telemetry(add: Callable[..., Any], command: Callable[..., argparse.Argum
         telemetry.add_argument(f"--{name}", default="", metavar=name.upper(), help=what)
     telemetry.add_argument(
         "--step", type=int, default=0, metavar="S", help="seconds of a step, whole minutes (default: fitting)"
+    )
+    telemetry.add_argument(
+        "--all",
+        action="store_true",
+        help="idle: each step, also where nothing is known; savings: also what is counted elsewhere",
     )
     telemetry.add_argument("--json", action="store_true", help=_JSON)
 

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from adapters.times import utc
+from projections.words import count
+from services.cli import idle_text
 from services.cli.reach import get, here
-from services.cli.show import Output, Row, note
+from services.cli.show import Output, Row, duration, note
 from services.lifecycle import EXIT_OK
 
 COLUMNS: Final[dict[str, tuple[str, ...]]] = {
@@ -18,11 +20,13 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "lending": ("owner", "model", "helper", "granted", "lent", "answered", "returned", "busy", "cut_off", "service_us"),
     "helpers": ("helper", "outcome", "reason", "candidates"),
     "loads": ("node", "loads", "loads_per_hour", "loading_us", "failed", "displaced", "restored", "ping_pong"),
-    "idle": ("node", "model", "state", "served_us"),
-    "savings": ("owner", "model", "backlog", "ended_at_helpers", "home_us", "planned_us", "measured_us", "saved_us"),
+    "idle": ("node", "model", "state", "served_us", "why"),
+    "savings": ("owner", "model", "backlog", "lent", "home_us", "planned_us", "measured_us", "saved_us"),
 }
 """What a table shows of each question, beside the time of the step."""
-_WORDS: Final = {"out_per_service_s": "out per s", "ended_at_helpers": "at helpers", "home_us": "alone", "lent": "lent"}
+_WORDS: Final = {"out_per_service_s": "out per s", "home_us": "alone"}
+_SIGNED: Final = ("saved_us",)
+"""What may be below zero, and is meant."""
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -33,15 +37,39 @@ def run(parsed: argparse.Namespace) -> int:
     path = f"/admin/v1/telemetry/{parsed.question}"
     answer: dict[str, Any] = asyncio.run(get(place, "projector", place.endpoints.projector, path, query))
     rows: Sequence[Row] = answer[parsed.question]
-    shown = [dict(row) | {"t": time_of(row["t"], answer["step"])} for row in rows]
-    out.rows(
-        f"{parsed.question}, steps of {answer['step']} s", rows if out.as_json else shown, headings(parsed.question)
-    )
+    if out.as_json:
+        out.rows("", rows, {})
+    else:
+        print_table(out, parsed.question, rows, answer["step"], whole=parsed.all)
     if answer["truncated"]:
         note("there is more than one answer holds: ask for longer steps, a shorter window, or one node")
     if answer["source"] == "minutes":
         note("from counts by minute: the window has too many rows, or its rows are gone; there are no quantiles")
     return EXIT_OK
+
+
+def print_table(out: Output, question: str, rows: Sequence[Row], step_s: int, *, whole: bool) -> None:
+    """Print what a person wants to see of the rows; all of them if `whole`."""
+    columns, told = dict(headings(question)), rows
+    if question == "idle" and not whole:
+        del columns["why"]
+        columns["steps"] = "steps"
+        told = idle_text.runs(rows)
+    if question == "savings" and not whole:
+        told = [row for row in rows if row["counted_in"] == row["t"]]
+    signed = [{name: _signed(row[name]) for name in _SIGNED if row.get(name)} for row in told]
+    shown = [dict(row) | {"t": time_of(row["t"], step_s)} | more for row, more in zip(told, signed, strict=True)]
+    out.rows(f"{question}, steps of {step_s} s", shown, columns)
+    if question == "idle" and not whole:
+        for line in idle_text.unknown(rows):
+            note(line)
+    if question == "savings" and rows:
+        saved = [row["saved_us"] for row in rows if row["saved_us"] is not None]
+        note(f"saved {_signed(sum(saved))} over {count(len(saved), 'backlog')} that can be measured")
+
+
+def _signed(us: int) -> str:
+    return duration(us) if us >= 0 else f"-{duration(-us)}"
 
 
 def headings(question: str) -> Mapping[str, str]:

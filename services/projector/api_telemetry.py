@@ -17,13 +17,15 @@ from services.projector.routes import Desk, Routes
 PATH: Final = "/admin/v1/telemetry/"
 NAMES: Final[dict[str, str]] = {name: asked.about for name, asked in SERIES.items()} | {
     "idle": "which nodes and models were busy, idle or unknown: nobody's silence is taken for idleness",
-    "savings": "what lending saved: the backlog that the owner alone was predicted to need, against what was measured",
+    "savings": "what lending saved: what the owner alone was predicted to need for a backlog, against what was measured",
 }
 """Every question with what it says."""
 _HOUR_S: Final = 3600
 _STEP_MAX: Final = 86_400 * 31
 _STEPS: Final = (60, 300, 900, 3600, 21_600, 86_400)
-"""What a step is if nobody says: the first of these that gives at most 120 of them."""
+"""What a step is if nobody says: the first of these that gives few enough of them."""
+_POINTS: Final = 120
+"""Steps of a window if nobody says."""
 
 
 def add(routes: Routes, desk: Desk) -> None:
@@ -34,7 +36,7 @@ def add(routes: Routes, desk: Desk) -> None:
 
 def _answer(desk: Desk, name: str) -> Route:
     async def answer(_: Call, said: Parameters) -> dict[str, Any]:
-        window = take_window(said, desk.clock.wall_us() * 1000)
+        window = take_window(said, desk.clock.wall_us() * 1000, finest=name == "savings")
         none_left(said)
         found: Answer = await desk.ask(question(name), window)
         return {
@@ -63,12 +65,13 @@ def question(name: str) -> Callable[[Store, Window], Answer]:
 def idle(store: Store, window: Window) -> Answer:
     """Return which nodes and models were idle."""
     known = seen(store, window)
-    rows = idle_steps(window.since_s, window.until_s, window.step_s, known.models, known.words, known.served)
+    span = window.since_s, window.until_s, window.step_s
+    rows = idle_steps(*span, known.models, known.words, known.served, known.lives)
     return Answer(rows=rows[:ROWS_MAX], source="rows")
 
 
-def take_window(said: Parameters, now_ns: int) -> Window:
-    """Take a window and its steps, the newest hour if nobody says.
+def take_window(said: Parameters, now_ns: int, *, finest: bool = False) -> Window:
+    """Take a window and its steps, the newest hour if nobody says; `finest`: steps as short as they may be, else some 120.
 
     Raises:
         BadQueryError: it ends before it begins, or has too many steps.
@@ -78,7 +81,8 @@ def take_window(said: Parameters, now_ns: int) -> Window:
     if not 0 <= since_s < until_s < 1 << 32:
         raise BadQueryError("from", f"from: must be before to, got {since_s} and {until_s}")
     span = until_s - since_s
-    fitting = next((step for step in _STEPS if span / step <= 120), max(60, -(-span // 120 // 60) * 60))
+    most = POINTS_MAX if finest else _POINTS
+    fitting = next((step for step in _STEPS if span / step <= most), max(60, -(-span // most // 60) * 60))
     step_s = take_number(said, "step", fitting, _STEP_MAX, least=60)
     if step_s % 60:
         raise BadQueryError("step", f"step: must be whole minutes in seconds, got {step_s}")

@@ -94,17 +94,19 @@ class Ledger:
         self.generation, self.cluster = generation, cluster
         self.version, self.digest, self.hi = 0, GENESIS_DIGEST, 0
 
-    def commit(self, *decisions: Decision, rejected: tuple[tuple[int, str], ...] = (), prev: str = "") -> Commit:
-        """Return the next commit, over the next input."""
+    def commit(
+        self, *decisions: Decision, rejected: tuple[tuple[int, str], ...] = (), prev: str = "", hi: int | None = None
+    ) -> Commit:
+        """Return the next commit, over the facts up to `hi`; if nobody says, over one more."""
         self.version += 1
-        self.hi += 1
+        lo, self.hi = self.hi, self.hi + 1 if hi is None else hi
         commit = seal(
             Commit(
                 version=self.version,
                 generation=self.generation,
                 term=1,
                 policy="1",
-                lo=self.hi - 1,
+                lo=lo,
                 hi=self.hi,
                 clo=0,
                 chi=0,

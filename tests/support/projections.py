@@ -49,7 +49,8 @@ class Bus:
             await self[EVENTS].publish(teller.subject(fact), teller.body(fact))
 
     async def commit(self, *decisions: Decision, rejected: tuple[tuple[int, str], ...] = (), prev: str = "") -> None:
-        body = encode_commit(self.ledger.commit(*decisions, rejected=rejected, prev=prev))
+        read = (await self[EVENTS].bounds()).last
+        body = encode_commit(self.ledger.commit(*decisions, rejected=rejected, prev=prev, hi=read))
         await self[LEDGER].publish(ledger_subject(CLUSTER), body)
 
     async def ends(self) -> dict[str, int]:
