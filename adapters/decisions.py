@@ -8,6 +8,7 @@ from adapters.keys import Verifier
 from domain.actions import OrderKey
 from domain.events import (
     Decision,
+    Envelope,
     LeaseChanged,
     LeaseChecked,
     LeaseCleared,
@@ -56,18 +57,34 @@ class DecisionReader:
 
     def read(self, body: bytes) -> SignedDecision | None:
         """Return the decision in `body`; None if it is not the master's, not of this cluster, or none at all."""
+        envelope = self._signed(body)
+        if envelope is None:
+            return None
+        try:
+            decision = codec.decode_decision(envelope.data)
+        except msgspec.DecodeError:
+            return None
+        order = _order(envelope.id)
+        if envelope.type != codec.tag_of(decision) or order is None:
+            return None
+        return SignedDecision(order=order, decision=decision, body=body)
+
+    def is_signed(self, body: bytes) -> bool:
+        """Tell whether the master has signed `body` for this cluster, also if it is a decision that only a newer version knows.
+
+        For those who pass it on and do not act on it.
+        """
+        return self._signed(body) is not None
+
+    def _signed(self, body: bytes) -> Envelope | None:
         tagged = codec.split_tag(body, "sig")
         if tagged is None or not self._verifier.verifies(*tagged):
             return None
         try:
             envelope = codec.decode_envelope(tagged[0] + b"}")
-            decision = codec.decode_decision(envelope.data)
         except msgspec.DecodeError:
             return None
-        order = _order(envelope.id)
-        if envelope.cluster != self._cluster or envelope.type != codec.tag_of(decision) or order is None:
-            return None
-        return SignedDecision(order=order, decision=decision, body=body)
+        return envelope if envelope.cluster == self._cluster else None
 
 
 def unsigned_lease(body: bytes) -> LeaseEvent | None:

@@ -2,7 +2,8 @@
 
 An event is public if it is one of ours: an envelope whose speaker is the one of its subject, about what that speaker may speak
 of. A node or gateway that was taken over may store bytes under its own subjects that no rule reads, a lease that nobody granted
-among them; they are no events, and no tool is given them.
+among them; they are no events, and no tool is given them. Whether a decision is the master's, its signature says: that is checked
+by those who tell of it (services.projector.told).
 """
 
 from collections.abc import Sequence
@@ -41,6 +42,8 @@ _TAG_CHARS: Final = frozenset("abcdefghijklmnopqrstuvwxyz_.")
 _OWNERS_SAY: Final = frozenset({"queue", "lend"})
 _NODES_SAY: Final = frozenset(tag_of(fact).partition(".")[0] for fact in get_args(Input)) - {"obs"}
 """Families of the facts of nodes: what else is said of leases, health or settings is not theirs to say."""
+_NOT_DECIDED: Final = _NODES_SAY | {"obs", "control"}
+"""Families that no decision is of; what else there is, a newer master may say."""
 
 
 class PublicEvent(msgspec.Struct, frozen=True):
@@ -99,7 +102,12 @@ def _may_say(subject: str, head: _Head) -> bool:
     if kind == "node":
         said = event_of(subject) == head.type == head.data.event
         return said and name == head.producer and head.type.partition(".")[0] in _NODES_SAY
-    return kind != "gateway" and event_of(subject) in {"", head.type}
+    if kind:
+        return kind == "obs" and event_of(subject) == head.type
+    family = head.type.partition(".")[0]
+    if subject.split(".")[2:3] == ["control"]:
+        return family == "control"
+    return family not in _NOT_DECIDED
 
 
 def _line(body: bytes) -> bytes:

@@ -25,7 +25,7 @@ class BusConfig(_Table, frozen=True, kw_only=True):
     durability: str = "strict"
     """strict or relaxed."""
     credentials: Path | None = None
-    """This process' credentials file; default: `<data>/keys/<name>.json`."""
+    """This process' credentials file, from the folder of the configuration file; default: `<data>/keys/<name>.json`."""
 
 
 class Limits(_Table, frozen=True, kw_only=True):
@@ -50,6 +50,9 @@ class HttpConfig(_Table, frozen=True, kw_only=True):
     port: int = 0
     public_url: str = ""
     """How other nodes reach this one; default: http://<host>:<port>."""
+    allowed_hosts: str = ""
+    """Names, comma-separated, that are answered to besides addresses, localhost and the names in this file; `.lan` stands for all
+    below it, `*` for any (services.hosts)."""
     limits: Limits = Limits()
 
 
@@ -135,7 +138,7 @@ class WebhookConfig(_Table, frozen=True, kw_only=True):
     secret: str = ""
     """`whsec_` and base64 of 24 to 64 random bytes: signs what is posted; or `secret_file`."""
     secret_file: Path | None = None
-    """A file with the secret alone, mode 0600."""
+    """A file with the secret alone, mode 0600; from the folder of the configuration file."""
     events: tuple[str, ...] = ()
     """Patterns of event types, such as `lease.*`; default: all."""
     subjects: tuple[str, ...] = ()

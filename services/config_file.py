@@ -8,6 +8,7 @@ import sys
 import tomllib
 import typing
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,7 +40,7 @@ def load_config(
     defaults: Mapping[str, object] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Config:
-    """Return the whole configuration, checked.
+    """Return the whole configuration, checked. A path in the file is meant from its folder, any other from the working directory.
 
     Args:
         path: the file (`--config`); None takes `LEASEWAY_CONFIG`, then `leaseway.toml` of the working directory if it is there.
@@ -105,6 +106,8 @@ class _Sources:
 
     def __init__(self) -> None:
         self.file = "configuration"
+        self.folder = Path()
+        """Of the file: what it says of paths is meant from there, wherever a process is started."""
         self._by_key: dict[str, str] = {}
 
     def say(self, key: str, source: str) -> None:
@@ -112,6 +115,10 @@ class _Sources:
 
     def of(self, key: str) -> str:
         return self._by_key.get(key, self.file)
+
+    def folder_of(self, key: str) -> Path:
+        """Return from where a path is meant: the file's folder, or the working directory of whoever said it otherwise."""
+        return Path() if key in self._by_key else self.folder
 
     def is_text(self, key: str) -> bool:
         """Tell whether the value came as text (an environment variable), to be read as the key's type."""
@@ -131,7 +138,7 @@ def _read_file(path: Path | None, variables: Mapping[str, str], sources: _Source
     found = config_path(path, variables)
     if found is None:
         return {}
-    sources.file = str(found)
+    sources.file, sources.folder = str(found), found.absolute().parent
     try:
         return tomllib.loads(found.read_text(encoding="utf-8"))
     except OSError as error:
@@ -220,15 +227,16 @@ def _convert(value: Any, kind: Any, key: str, sources: _Sources) -> Any:
             raise BadConfigError(f"{sources.of(key)}: {key}: must be an array of tables ([[{key}]]), got {value!r}")
         return tuple(_convert_table(item, arguments[0], f"{key}[{at}].", sources) for at, item in enumerate(value))
     try:
-        return msgspec.convert(value, kind, strict=not sources.is_text(key), dec_hook=_from_text)
+        hook = partial(_from_text, sources.folder_of(key))
+        return msgspec.convert(value, kind, strict=not sources.is_text(key), dec_hook=hook)
     except msgspec.ValidationError as error:
         rule = str(error).replace("`", "").replace("Expected", "must be").split(", got")[0].split(" - at")[0]
         raise BadConfigError(_line(Problem(key, rule, value), sources)) from None
 
 
-def _from_text(kind: type, value: object) -> object:
+def _from_text(folder: Path, kind: type, value: object) -> object:
     if kind is Path and isinstance(value, str):
-        return Path(value)
+        return folder / value
     raise TypeError(f"Expected {kind.__name__}")
 
 

@@ -9,6 +9,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
+from adapters.http.hosts import is_address
 from domain.control.settings import parse_values
 from domain.errors import BadIdError, BadSettingError
 from domain.ids import model_id, node_id
@@ -19,6 +20,7 @@ TOKEN_CHARS_MIN: Final = 32
 LANES: Final = ("text", "embedding", "rerank", "image", "video", "speech", "transcription", "music")
 ENGINES: Final = ("llama.cpp", "openai")
 DURABILITIES: Final = ("strict", "relaxed")
+_ALLOWED_HOST: Final = re.compile(r"\*|\.?[A-Za-z0-9_]([A-Za-z0-9._-]{0,252})")
 _CLICKHOUSE_CLUSTER: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _PLACEHOLDERS: Final = (
     "changeme",
@@ -197,6 +199,10 @@ def _http(config: Config) -> Iterator[Problem]:
     yield from _range("http.port", config.http.port, 0, 65535)
     if config.http.public_url:
         yield from _url("http.public_url", config.http.public_url, ("http", "https"))
+    for name in config.http.allowed_hosts.split(",") if config.http.allowed_hosts else ():
+        if not _ALLOWED_HOST.fullmatch(name.strip()) and not is_address(name.strip()):
+            rule = "must be names with commas between, without port, such as ai.example.org or .lan, or * for any"
+            yield Problem("http.allowed_hosts", rule, name.strip())
     for field in msgspec.structs.fields(Limits):
         yield from _range(f"http.limits.{field.name}", getattr(config.http.limits, field.name), 1, 1 << 40)
 

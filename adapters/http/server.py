@@ -16,6 +16,7 @@ from aiohttp.web_protocol import RequestHandler
 from adapters.clock import new_request_id
 from adapters.http.errors import ApiError
 from adapters.http.headers import client_request_id, host_is_sound
+from adapters.http.hosts import Hosts
 from domain.ids import RequestId
 
 _LOG: Final = logging.getLogger("leaseway.http")
@@ -56,10 +57,16 @@ class HttpServer:
     """Serves one handler on one port."""
 
     def __init__(
-        self, handler: Handler, *, connections_max: int, deadlines: Deadlines | None = None, served_by: str = ""
+        self,
+        handler: Handler,
+        *,
+        connections_max: int,
+        deadlines: Deadlines | None = None,
+        served_by: str = "",
+        hosts: Hosts | None = None,
     ) -> None:
-        """Prepare a server; `served_by` names this process in the answers that are its own."""
-        self._handler, self._served_by = handler, served_by
+        """Prepare a server that answers to the names of `hosts`; `served_by` names this process in answers that are its own."""
+        self._handler, self._served_by, self._hosts = handler, served_by, hosts
         self._server = _Server(self._serve, connections_max, deadlines or Deadlines())
         self._runner: web.ServerRunner | None = None
 
@@ -98,6 +105,8 @@ class HttpServer:
         )
         try:
             _check_host(request)
+            if self._hosts is not None:
+                self._hosts.check(request.headers)
             return await self._handler(call)
         except ApiError as error:
             return error.response({**call.id_headers(), "leaseway-served-by": self._served_by})

@@ -6,11 +6,12 @@ without a word: where messages are gone, or a stream was made anew, there is a `
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from domain.errors import HistoryGapError
 from domain.ports import Bounds, StoredMessage, Stream
@@ -38,6 +39,10 @@ class Place(msgspec.Struct, frozen=True):
     def of(self, stream: str) -> int:
         """Return how far `stream` has been read."""
         return (self.events, self.control, self.decisions)[PUBLIC.index(stream)]
+
+    def __le__(self, other: "Place") -> bool:
+        """Tell whether whoever is at `other` has read everything up to here; of two places neither need be before the other."""
+        return self.events <= other.events and self.control <= other.control and self.decisions <= other.decisions
 
     def at(self, stream: str, seq: int) -> "Place":
         """Return this place with `stream` read up to `seq`."""
@@ -76,7 +81,7 @@ def parse_place(text: str) -> Place | None:
 
 async def newest(streams: Mapping[str, Stream]) -> Place:
     """Return the place after everything that is stored now."""
-    bounds = await _bounds(streams)
+    bounds = await bounds_of(streams)
     return Place(*(bounds[name].last for name in PUBLIC))
 
 
@@ -117,12 +122,10 @@ async def read_public(
         BusError: a stream is not there.
     """
     while True:
-        bounds = await _bounds(streams)
-        for name in PUBLIC:
-            after, first = place.of(name), bounds[name].first
-            if not first - 1 <= after <= bounds[name].last:
-                place = place.at(name, first - 1)
-                yield Missed(place, name, after, first)
+        bounds = await bounds_of(streams)
+        for gone in _gone(place, bounds):
+            place = gone.place
+            yield gone
         try:
             async with aclosing(_all_of(streams, place, bounds, silence_s)) as all_of:
                 async for came in all_of:
@@ -132,6 +135,45 @@ async def read_public(
             if (missed := await _hole(streams[error.stream], place)) is not None:
                 place = missed.place
                 yield missed
+
+
+async def next_stored(
+    streams: Mapping[str, Stream], place: Place, *, most: int, most_bytes: int
+) -> list[Came | Missed]:
+    """Return what is stored next after `place`, as `read_public` has it, until a bound is reached; none at the end of all.
+
+    Nothing of it is left open: whoever takes long over them holds up nobody.
+
+    Raises:
+        BusError: a stream is not there.
+    """
+    bounds = await bounds_of(streams)
+    found: list[Came | Missed] = [*_gone(place, bounds)]
+    place = found[-1].place if found else place
+    size = 0
+    # no stream can give more of them than all together
+    ends = {name: replace(bounds[name], last=min(bounds[name].last, place.of(name) + most)) for name in PUBLIC}
+    try:
+        async with aclosing(_stored(streams, place, ends)) as stored:
+            async for came in stored:
+                place = came.place
+                found.append(came)
+                size += len(came.message.body)
+                if len(found) >= most or size >= most_bytes:
+                    break
+    except HistoryGapError as error:
+        if (missed := await _hole(streams[error.stream], place)) is not None:
+            found.append(missed)
+    return found
+
+
+def _gone(place: Place, bounds: Mapping[str, Bounds]) -> Iterator[Missed]:
+    """Yield what a reader at `place` has missed: the streams hold it no more, or were made anew."""
+    for name in PUBLIC:
+        after, first = place.of(name), bounds[name].first
+        if not first - 1 <= after <= bounds[name].last:
+            place = place.at(name, first - 1)
+            yield Missed(place, name, after, first)
 
 
 async def _hole(stream: Stream, place: Place) -> Missed | None:
@@ -157,7 +199,8 @@ async def _all_of(
             yield arrived
 
 
-async def _bounds(streams: Mapping[str, Stream]) -> dict[str, Bounds]:
+async def bounds_of(streams: Mapping[str, Stream]) -> dict[str, Bounds]:
+    """Return what each of the three streams holds now."""
     return {name: await streams[name].bounds() for name in PUBLIC}
 
 

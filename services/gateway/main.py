@@ -24,6 +24,7 @@ from services.following import Taken
 from services.gateway.catalogue import Catalogue
 from services.gateway.forwarding import Forwarder
 from services.gateway.surface import Surface
+from services.hosts import of_clients
 from services.lend_check import LendCheck
 from services.relaying import Relay
 from services.telemetry.tracing import tracing_of
@@ -54,7 +55,9 @@ async def run(config: Config, ready: Callable[[str], None], stop: asyncio.Event)
     check = LendCheck(view, DecisionReader(credentials.cluster, credentials.master_public), limits.body_bytes)
     relay = Relay(credentials.name, check, lambda _: False, connect_s=limits.upstream_connect_s)
     surface = Surface(forwarder, relay)
-    server = HttpServer(surface.serve, connections_max=limits.connections, served_by=credentials.name)
+    server = HttpServer(
+        surface.serve, connections_max=limits.connections, served_by=credentials.name, hosts=of_clients(config)
+    )
     bus = await connect(config.bus.url, credentials, name=credentials.name, wait_s=_BUS_S, required=False)
     forwarder.measure(lambda: relay.in_progress)
     forwarder.tracing = tracing = tracing_of(config, "gateway", credentials.name)

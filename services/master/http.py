@@ -1,11 +1,14 @@
 """The master's HTTP surface: health, and the state for people. Read only, loopback by default."""
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
+from adapters.http.errors import ApiError
+from adapters.http.hosts import Hosts
 from domain.ids import NodeId
 from domain.master import breaker, slots
 from domain.master.control import setting
@@ -17,8 +20,8 @@ TOKEN = 1_000_000
 """One token of work, in micro-units."""
 
 
-def application(loop: MasterLoop, preflight: Path) -> web.Application:
-    """Return the application; `preflight` is the file with what provisioning found about the bus."""
+def application(loop: MasterLoop, preflight: Path, hosts: Hosts | None = None) -> web.Application:
+    """Return the application; `preflight` is the file with what provisioning found about the bus, `hosts` has its names."""
 
     async def health(request: web.Request) -> web.Response:
         del request
@@ -39,10 +42,22 @@ def application(loop: MasterLoop, preflight: Path) -> web.Application:
         del request
         return _json(describe(loop))
 
-    app = web.Application()
+    app = web.Application(middlewares=[_answering_to(hosts)] if hosts is not None else [])
     app.router.add_get("/health", health)
     app.router.add_get("/admin/v1/state", state)
     return app
+
+
+def _answering_to(hosts: Hosts) -> Any:
+    @web.middleware
+    async def check(request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> Any:
+        try:
+            hosts.check(request.headers)
+        except ApiError as error:
+            return error.response()
+        return await handler(request)
+
+    return check
 
 
 def _bus(preflight: Path) -> dict[str, Any] | None:

@@ -23,6 +23,7 @@ from domain.errors import BadConfigError
 from domain.subjects import CONTROL, DECISIONS, EVENTS, LEDGER, SNAPSHOTS, ledger_subject
 from services.config import Config, preflight_file
 from services.data_directory import known_endpoints
+from services.hosts import of_operators
 from services.master.checkpoints import Checkpoints
 from services.master.http import application
 from services.master.loop import Parts
@@ -51,7 +52,7 @@ async def _serve(
     config: Config, credentials: Credentials, bus: Bus, ready: Callable[[str], None], stop: asyncio.Event
 ) -> None:
     loop = MeasuredLoop(_parts(config, credentials, bus), lambda: bus.connected)
-    app = application(loop, preflight_file(config.data))
+    app = application(loop, preflight_file(config.data), of_operators(config))
     app.router.add_get(metrics.PATH, loop.answer)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()

@@ -32,6 +32,7 @@ from domain.ids import ModelId, NodeId
 from domain.ports import Clock
 from services import lend_head
 from services.config import Config
+from services.hosts import of_clients
 from services.lend_check import LendCheck, Shown
 from services.node.desk import Desk
 from services.node.grants import LeaseCopies
@@ -94,7 +95,13 @@ class Node:
         self.desk = Desk(self.id, self.models, self.view, check, self.copies, bodies, clock)
         self.desk.tracing = tracing
         self.relay = Relay(self.id, check, self._is_over, connect_s=limits.upstream_connect_s)
-        self.server = HttpServer(self.serve, connections_max=limits.connections, deadlines=deadlines, served_by=self.id)
+        self.server = HttpServer(
+            self.serve,
+            connections_max=limits.connections,
+            deadlines=deadlines,
+            served_by=self.id,
+            hosts=of_clients(config),
+        )
 
     # -- what it says
 

@@ -10,6 +10,7 @@ from services.projector import api_archive, api_feed, api_projections, api_rows,
 from services.projector.health import Health
 from services.projector.projector import Projector
 from services.projector.routes import Desk, Routes, json_answer
+from services.projector.told import Told
 
 _PARTS: Final = (
     api_archive.add,
@@ -25,10 +26,11 @@ _PARTS: Final = (
 class Api:
     """Answers the calls of an HTTP server."""
 
-    def __init__(self, projector: Projector, health: Health, clock: Clock) -> None:
+    def __init__(self, projector: Projector, health: Health, clock: Clock, told: Told | None = None) -> None:
+        """Answer from `projector`; `told` says what outside tools may be told, without it no decision."""
         self._health = health
         self.routes = Routes()
-        desk = Desk(projector, clock)
+        desk = Desk(projector, clock, told)
         for add in _PARTS:
             add(self.routes, desk)
 

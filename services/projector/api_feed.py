@@ -1,12 +1,13 @@
 """`GET /v1/lending/events`: every event as it is stored, as server-sent events, from any place on.
 
-A client reads as fast as it likes: the streams are asked for more only as it takes what it got. One that takes nothing for a
-while is cut, with a last event that says where to go on, so that it holds no place of another.
+A client reads as fast as it likes: more is read for it only as it takes what it got. One that takes nothing for a while is cut,
+with a last event that says where to go on, so that it holds no place of another. All who follow live share one reader of the
+streams (services.projector.live).
 """
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import aclosing, suppress
+from contextlib import AsyncExitStack, aclosing, suppress
 from typing import Any, Final
 
 import msgspec
@@ -15,15 +16,17 @@ from aiohttp import web
 from adapters.clickhouse.pages import BadQueryError
 from adapters.http.errors import ApiError
 from adapters.http.server import Call
-from adapters.log.public import Came, Missed, Place, read_public
+from adapters.log.public import Place
 from domain.errors import BusError
-from projections.feed import PublicEvent, Wanted, fits, is_pattern, public_event
+from projections.feed import Wanted, fits, is_pattern
+from services.projector.live import Entry, Live
 from services.projector.parameters import CHECKS, Parameters, none_left
 from services.projector.routes import Desk, Routes
 from services.projector.since import place_of
 
 PATH: Final = "/v1/lending/events"
-CLIENTS_MAX: Final = 16
+CLIENTS_MAX: Final = 512
+"""A browser's EventSource that is refused never comes back by itself: there is room for all who lost their connection at once."""
 _PATTERNS_MAX: Final = 16
 _START_S: Final = 10.0
 """How long the bus may take to say where to begin."""
@@ -38,6 +41,8 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     """Time for a client to take what was written."""
     flush_s: float = 5.0
     """Time for a client that is cut to take its last event."""
+    linger_s: float = 5.0
+    """After the last client has left, the streams are followed for so long: those who lost a connection come back."""
 
 
 def add(routes: Routes, desk: Desk) -> None:
@@ -50,6 +55,7 @@ class LiveFeed:
 
     def __init__(self, desk: Desk, pace: Pace | None = None) -> None:
         self._desk, self._pace = desk, pace or Pace()
+        self._live = Live(desk.streams, desk.told, linger_s=self._pace.linger_s)
         self.clients = 0
         """That are being served now."""
 
@@ -63,14 +69,16 @@ class LiveFeed:
             raise ApiError("too_many_connections", f"{PATH}: at most {CLIENTS_MAX} clients are served")
         self.clients += 1
         try:
-            place = await self._begin(since)
-            return await self._serve(call, place, wanted)
+            async with AsyncExitStack() as stack:
+                place = await self._begin(since, stack)
+                return await self._serve(call, place, wanted)
         finally:
             self.clients -= 1
 
-    async def _begin(self, since: str) -> Place:
+    async def _begin(self, since: str, stack: AsyncExitStack) -> Place:
         try:
             async with asyncio.timeout(_START_S):
+                await stack.enter_async_context(self._live.joined())
                 return await place_of(self._desk.streams, self._desk.clock, since)
         except (BusError, TimeoutError) as error:
             raise ApiError("bus_away", str(error) or "the bus is silent", status=503, retry_after_s=2) from None
@@ -81,16 +89,32 @@ class LiveFeed:
         await response.prepare(call.request)
         try:
             await self._write(response, b"retry: 2000\nid: %b\n\n" % str(place).encode())
-            async with aclosing(_pieces(self._desk, place, wanted, self._pace.silence_s)) as pieces:
+            async with aclosing(self._pieces(place, wanted)) as pieces:
                 async for reached, piece in pieces:
                     place = reached
                     await self._write(response, piece)
         except _StalledError:
             self._cut(call, place)
+        except ConnectionError:  # it is gone: no fault of anybody's, however many go at once
+            pass
         except BusError as error:
-            with suppress(_StalledError):
+            with suppress(_StalledError, ConnectionError):
                 await self._write(response, _ending("bus_away", place, str(error)))
         return response
+
+    async def _pieces(self, place: Place, wanted: Wanted) -> AsyncGenerator[tuple[Place, bytes], None]:
+        """Yield (place after it, bytes) of what is wanted, and of a sign of life when there was nothing for a while."""
+        loop, silence_s = asyncio.get_running_loop(), self._pace.silence_s
+        written_s = loop.time()
+        async with aclosing(self._live.follow(place, silence_s=silence_s)) as batches:
+            async for batch in batches:
+                piece = b"".join(_piece(reached, entry, wanted) for reached, entry in batch)
+                place = batch[-1][0] if batch else place
+                if not piece and loop.time() - written_s >= silence_s:
+                    piece = b": still here\nid: %b\n\n" % str(place).encode()
+                if piece:
+                    written_s = loop.time()
+                    yield place, piece
 
     async def _write(self, response: web.StreamResponse, piece: bytes) -> None:
         try:
@@ -142,38 +166,13 @@ def _patterns(said: Parameters, name: str) -> tuple[str, ...]:
     return patterns
 
 
-async def _pieces(
-    desk: Desk, place: Place, wanted: Wanted, silence_s: float
-) -> AsyncGenerator[tuple[Place, bytes], None]:
-    """Yield (place after it, bytes) of each event that is wanted, and of a sign of life when there was none for a while."""
-    loop = asyncio.get_running_loop()
-    written_s = loop.time()
-    async with aclosing(read_public(desk.streams, place, silence_s=silence_s)) as items:
-        async for item in items:
-            if item is not None:
-                place = item.place
-            piece = _piece(item, wanted)
-            if not piece and loop.time() - written_s >= silence_s:
-                piece = b": still here\nid: %b\n\n" % str(place).encode()
-            if piece:
-                written_s = loop.time()
-                yield place, piece
-
-
-def _piece(item: Came | Missed | None, wanted: Wanted) -> bytes:
-    match item:
-        case None:
-            return b""
-        case Missed():
-            said = {"stream": item.stream, "after": item.after, "first": item.first}
-            return _event(str(item.place), "leaseway.missed", msgspec.json.encode(said))
-        case Came():
-            event = public_event(item.message)
-            return _shown(item.place, event) if event is not None and fits(wanted, event) else b""
-
-
-def _shown(place: Place, event: PublicEvent) -> bytes:
-    return _event(str(place), event.kind, event.body)
+def _piece(place: Place, entry: Entry, wanted: Wanted) -> bytes:
+    """Return what a client is told of one message, after which it is at `place`; nothing if it does not want it."""
+    if (missed := entry.missed) is not None:
+        said = {"stream": missed.stream, "after": missed.after, "first": missed.first}
+        return _event(str(place), "leaseway.missed", msgspec.json.encode(said))
+    event = entry.event
+    return _event(str(place), event.kind, event.body) if event is not None and fits(wanted, event) else b""
 
 
 def _event(place: str, kind: str, data: bytes) -> bytes:

@@ -9,6 +9,7 @@ from typing import Final
 
 from adapters.clickhouse.store import open_store
 from adapters.clock import SystemClock
+from adapters.decisions import DecisionReader
 from adapters.http.server import HttpServer
 from adapters.keys import load_credentials
 from adapters.nats.connection import Bus, connect
@@ -16,16 +17,19 @@ from adapters.nats.enrolment import key_path
 from domain.subjects import DECISIONS, SNAPSHOTS
 from projections.project import STREAMS
 from services.config import Config
+from services.hosts import of_operators
 from services.projector.api import Api
+from services.projector.api_feed import CLIENTS_MAX
 from services.projector.health import Health
 from services.projector.metrics import ProjectorMetrics
 from services.projector.projector import Projector, Setup
 from services.projector.routes import READERS
-from services.projector.webhooks import Webhooks
+from services.projector.told import Told
+from services.projector.webhooks import Supply, Webhooks
 
 _LOG: Final = logging.getLogger("leaseway.projector")
 NAME: Final = "projector"
-_CONNECTIONS_MAX: Final = 64
+_CONNECTIONS_MAX: Final = CLIENTS_MAX + 128
 _CLIENTS: Final = READERS + 1 + 2
 """Of ClickHouse that read: for questions, for /health, and for the projector's own looks, which wait for nobody's question."""
 
@@ -43,11 +47,14 @@ async def run(config: Config, ready: Callable[[str], None], stop: asyncio.Event)
     credentials = load_credentials(config.bus.credentials or key_path(config.data, NAME))
     bus = await connect(config.bus.url, credentials, name=NAME, required=False, wait_s=1.0)
     projector = Projector(setup_of(config, bus, clock))
-    hooks = Webhooks(config.webhooks, projector.streams, clock, config.data)
-    api = Api(projector, Health(projector, router_version(), hooks), clock)
+    told = Told(DecisionReader(credentials.cluster, credentials.master_public))
+    hooks = Webhooks(config.webhooks, Supply(projector.streams, clock, told), config.data)
+    api = Api(projector, Health(projector, router_version(), hooks), clock, told)
     api.routes.add("/v1/webhooks", hooks.answer)
-    metrics = ProjectorMetrics(projector, lambda: bus.connected)
-    server = HttpServer(metrics.beside(api.handle), connections_max=_CONNECTIONS_MAX, served_by=NAME)
+    metrics = ProjectorMetrics(projector, lambda: bus.connected, hooks.hooks, told)
+    server = HttpServer(
+        metrics.beside(api.handle), connections_max=_CONNECTIONS_MAX, served_by=NAME, hosts=of_operators(config)
+    )
     posting = asyncio.create_task(hooks.run(), name="webhooks")
     try:
         port = await server.start(config.http.host, config.http.port)

@@ -24,6 +24,7 @@ from services.projector.now import BusTime
 from services.projector.parameters import Parameters, parameters_of
 from services.projector.projector import Projector
 from services.projector.threads import asking
+from services.projector.told import Told
 
 READERS: Final = 2
 """Questions that run at once."""
@@ -35,8 +36,10 @@ Answer = Callable[[Call, Parameters], Awaitable[Any]]
 class Desk:
     """What answers are made of: the tables, the streams, the time."""
 
-    def __init__(self, projector: Projector, clock: Clock) -> None:
+    def __init__(self, projector: Projector, clock: Clock, told: Told | None = None) -> None:
+        """Answer from `projector`; `told` says what outside tools may be told, without it no decision."""
         self._projector, self.clock = projector, clock
+        self.told = told or Told()
         self._reading = asyncio.Semaphore(READERS)
         self._time = BusTime(projector.streams, clock)
 

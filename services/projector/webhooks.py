@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import msgspec
 
@@ -21,11 +21,12 @@ from adapters.http.webhook import Outcome, WebhookClient, key_of
 from adapters.log.public import Came, Missed, Place, newest, read_public
 from domain.errors import BadConfigError, BusError
 from domain.ports import Clock, Stream
-from projections.feed import PublicEvent, Wanted, fits, public_event
+from projections.feed import PublicEvent, Wanted, fits
 from services.config import WebhookConfig
 from services.projector.hook_book import HookBook, Standing
 from services.projector.parameters import Parameters, none_left
 from services.projector.since import place_of, since_of
+from services.projector.told import Told
 
 _LOG: Final = logging.getLogger("leaseway.webhooks")
 _ID: Final = re.compile(r"[A-Za-z0-9/._-]{1,128}")
@@ -46,14 +47,24 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 State = Literal["starting", "ok", "retrying", "waiting", "disabled"]
+STATES: Final = get_args(State)
+Result = Literal["taken", "refused", "no_answer"]
+"""How a post ended: with a 2xx, with another status, without any."""
+
+
+class Supply(msgspec.Struct, frozen=True):
+    """What hooks live on."""
+
+    streams: Mapping[str, Stream]
+    clock: Clock
+    told: Told
+    """Says what of the streams is told."""
 
 
 class Hook:
     """One webhook. `run` it once; `shown` tells how it is."""
 
-    def __init__(
-        self, config: WebhookConfig, streams: Mapping[str, Stream], clock: Clock, data: Path, pace: Pace
-    ) -> None:
+    def __init__(self, config: WebhookConfig, supply: Supply, data: Path, pace: Pace) -> None:
         """Prepare the hook of `config`.
 
         Raises:
@@ -61,16 +72,24 @@ class Hook:
         """
         self.config = config
         _check_since(config)
-        self._streams, self._clock, self._pace = streams, clock, pace
+        self._supply, self._clock, self._pace = supply, supply.clock, pace
         self._book = HookBook(data, config.name)
         self._key = key_of(secret_of(config))
         self._wanted = Wanted(
             kinds=config.events, subjects=config.subjects, owner=config.owner, helper=config.helper, model=config.model
         )
         self._standing = Standing(place=Place())
-        self._noted_us = clock.monotonic_us()
+        self._noted_us = self._clock.monotonic_us()
         self.state: State = "starting"
-        self._attempts = self._failures = self._missed = 0
+        self.posts: dict[Result, int] = {}
+        """By how they ended."""
+        self.retries = 0
+        """Posts of an event that was posted before."""
+        self.missed = 0
+        """Messages that were gone before they could be read."""
+        self._attempts = self._failures = 0
+        self._waiting_ns = 0
+        """Stamp of the event that is being delivered; 0 for none."""
         self._failing_since_us = -1
         self._error = ""
         self._status = 0
@@ -85,11 +104,20 @@ class Hook:
             "delivered": self._standing.delivered,
             "failures": self._failures,
             "attempts": self._attempts,
-            "missed": self._missed,
+            "missed": self.missed,
             "failing_s": self._failing_us() // _S,
             "last_status": self._status,
             "error": self._error,
         }
+
+    @property
+    def place(self) -> Place:
+        """Return how far its endpoint is."""
+        return self._standing.place
+
+    def oldest_s(self) -> float:
+        """Return how long ago the event was stored that its endpoint does not take; 0 while nothing waits for it."""
+        return max(0.0, self._clock.wall_us() / _S - self._waiting_ns / 1e9) if self._waiting_ns else 0.0
 
     async def run(self) -> None:
         """Deliver until cancelled, or until the endpoint has failed for too long."""
@@ -111,19 +139,19 @@ class Hook:
     async def _deliver_all(self, client: WebhookClient) -> None:
         self._standing = self._book.read() or await self._begin()
         self.state, self._error = "ok", ""
-        coming = read_public(self._streams, self._standing.place, silence_s=self._pace.note_s)
+        coming = read_public(self._supply.streams, self._standing.place, silence_s=self._pace.note_s)
         async with aclosing(coming) as items:
             async for item in items:
                 match item:
                     case Came():
-                        event = public_event(item.message)
+                        event = self._supply.told.event(item)
                         wanted = event is not None and fits(self._wanted, event)
                         if event is not None and wanted and not await self._deliver(client, item, event):
                             self._disable()
                             return
                         self._advance(item.place, taken=wanted)
                     case Missed():
-                        self._missed += item.first - 1 - item.after if item.first > item.after else 0
+                        self.missed += item.first - 1 - item.after if item.first > item.after else 0
                         said = {"stream": item.stream, "after": item.after, "first": item.first}
                         _LOG.warning("webhook_missed", extra={"hook": self.config.name, **said})
                         self._advance(item.place, taken=False)
@@ -133,7 +161,8 @@ class Hook:
     async def _begin(self) -> Standing:
         """Return where a new hook begins, and keep it: it shall not begin elsewhere after a restart."""
         since = self.config.since
-        place = await place_of(self._streams, self._clock, since) if since else await newest(self._streams)
+        streams = self._supply.streams
+        place = await place_of(streams, self._clock, since) if since else await newest(streams)
         standing = Standing(place=place)
         self._book.write(standing)
         return standing
@@ -142,10 +171,12 @@ class Hook:
         """Post `event` until it is taken; False once the endpoint has failed for too long, or wants no more."""
         message_id = event.id if _ID.fullmatch(event.id) else f"{came.stream}-{came.message.seq}"
         more = {"leaseway-place": str(came.place), "leaseway-subject": _ODD.sub("?", event.subject)}
+        self._waiting_ns = came.message.stamp_ns
         for attempt in range(1 << 30):
             self._attempts += 1
+            self.retries += attempt > 0
             outcome = await client.post(message_id, self._clock.wall_us() // _S, event.body, more)
-            self._status = outcome.status
+            self._count(outcome)
             if not outcome.error:
                 self._recover()
                 return True
@@ -154,6 +185,11 @@ class Hook:
                 return False
             await asyncio.sleep(self._pause_s(attempt, outcome))
         return False
+
+    def _count(self, outcome: Outcome) -> None:
+        self._status = outcome.status
+        result: Result = "taken" if not outcome.error else "refused" if outcome.status else "no_answer"
+        self.posts[result] = self.posts.get(result, 0) + 1
 
     def _pause_s(self, attempt: int, outcome: Outcome) -> float:
         """Return how long to wait: twice as long each time, up to a bound, and never all hooks at once."""
@@ -173,7 +209,7 @@ class Hook:
     def _recover(self) -> None:
         if self._failing_since_us >= 0:
             _LOG.info("webhook_recovered", extra={"hook": self.config.name, "after_s": self._failing_us() // _S})
-        self._failing_since_us = -1
+        self._failing_since_us, self._waiting_ns = -1, 0
         self.state, self._error = "ok", ""
 
     def _disable(self) -> None:
@@ -195,20 +231,13 @@ class Hook:
 class Webhooks:
     """All webhooks of a projector."""
 
-    def __init__(
-        self,
-        configs: Sequence[WebhookConfig],
-        streams: Mapping[str, Stream],
-        clock: Clock,
-        data: Path,
-        pace: Pace | None = None,
-    ) -> None:
+    def __init__(self, configs: Sequence[WebhookConfig], supply: Supply, data: Path, pace: Pace | None = None) -> None:
         """Prepare them.
 
         Raises:
             BadConfigError: a secret cannot be read, or is none; or a hook says no place to begin at.
         """
-        self.hooks = [Hook(config, streams, clock, data, pace or Pace()) for config in configs]
+        self.hooks = [Hook(config, supply, data, pace or Pace()) for config in configs]
 
     def shown(self) -> list[dict[str, Any]]:
         """Return how each hook is."""

@@ -202,8 +202,39 @@ _OF_PROJECTORS: Final = (
     ),
 )  # fmt: skip
 
+_OUTWARD: Final = (
+    Metric(
+        "leaseway_webhook_posts_total", "counter", "posts", ("hook", "outcome"), _PROJECTOR,
+        "Posts to the endpoint of a webhook, by outcome: taken (2xx), refused (any other status) or no_answer.",
+    ),
+    Metric(
+        "leaseway_webhook_retries_total", "counter", "posts", ("hook",), _PROJECTOR,
+        "Of those posts, the ones of an event that had been posted before.",
+    ),
+    Metric(
+        "leaseway_webhook_missed_total", "counter", "messages", ("hook",), _PROJECTOR,
+        "Messages that a webhook never read: they were older than the streams keep, or a stream was made anew.",
+    ),
+    Metric(
+        "leaseway_webhook_lag_messages", "gauge", "messages", ("hook",), _PROJECTOR,
+        "Stored messages that a webhook has not passed yet, those included that it does not want; -1 while the bus does not say.",
+    ),
+    Metric(
+        "leaseway_webhook_oldest_age", "gauge", "seconds", ("hook",), _PROJECTOR,
+        "Since when the event is stored that the endpoint has not taken yet; 0 while none waits for it.",
+    ),
+    Metric(
+        "leaseway_webhook_state", "gauge", "", ("hook", "state"), _PROJECTOR,
+        "1 for what a webhook is: starting, ok, retrying, waiting (for the bus, or room for its place) or disabled.",
+    ),
+    Metric(
+        "leaseway_told_refused_total", "counter", "messages", (), _PROJECTOR,
+        "Messages among the decisions that carry no signature of the master's: neither events nor webhooks tell of them.",
+    ),
+)  # fmt: skip
+
 METRICS: Final = (
-    *_EVERY, *_OF_GATEWAYS, *_REQUESTS, *_LENDING, *_ENGINES, *_FACTS, *_OF_MASTERS, *_OF_PROJECTORS
+    *_EVERY, *_OF_GATEWAYS, *_REQUESTS, *_LENDING, *_ENGINES, *_FACTS, *_OF_MASTERS, *_OF_PROJECTORS, *_OUTWARD
 )  # fmt: skip
 BY_NAME: Final = {metric.name: metric for metric in METRICS}
 

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 
+from adapters.keys import Signer, new_nkey
 from adapters.log.public import Place
 from domain.events import BorrowAccepted
 from domain.subjects import DECISIONS, EVENTS
@@ -18,6 +19,8 @@ from services.projector.api_feed import Pace
 from tests.support.facts import HELPER, LINK, MODEL, OWNER, Teller, finished, granted, held, lease, lent, request
 from tests.support.public import FeedServer, Public, feed_of, kinds
 from tests.support.waiting import until
+
+THIEF = Signer(new_nkey()[0])
 
 
 @pytest.fixture
@@ -33,7 +36,7 @@ async def public() -> Public:
 
 @pytest.fixture
 async def feed(public: Public) -> AsyncIterator[FeedServer]:
-    async with feed_of(public, Pace(silence_s=0.1)) as served:
+    async with feed_of(public, Pace(silence_s=0.1, linger_s=0.1)) as served:
         yield served
 
 
@@ -134,6 +137,16 @@ async def test_what_a_node_stores_under_its_name_that_is_no_event_of_its_is_not_
     async with feed.reading(since=f"{EVENTS}:4") as reader:
         assert kinds([await reader.next()]) == ["queue.finished"]
         assert reader.last_id.startswith("8-")
+
+
+async def test_a_lease_that_the_master_has_not_signed_is_not_told(feed: FeedServer, public: Public) -> None:
+    await public.decide(granted(slots=7), signer=THIEF)  # by whoever stole the key that lets a master in to the bus
+    await public.decide(granted(slots=3))
+    async with feed.reading(since=f"{DECISIONS}:1", kind="lease.*") as reader:
+        told = await reader.take(2)
+    assert [json.loads(each.data)["data"]["slots"] for each in told] == [2, 3]
+    assert told[1].id.endswith("-3")
+    assert public.told.refused == 1
 
 
 async def test_what_is_gone_is_named(feed: FeedServer, public: Public) -> None:

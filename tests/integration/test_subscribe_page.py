@@ -14,14 +14,10 @@ from typing import Any
 import pytest
 from nats.aio.client import Client
 
-from adapters.clock import SystemClock
-from adapters.keys import load_credentials
 from adapters.log.public import PUBLIC
-from adapters.nats.connection import connect
-from adapters.nats.enrolment import key_path
 from adapters.nats.provision import administer
 from adapters.ports import free_port
-from domain.subjects import CONTROL, DECISIONS, EVENTS
+from domain.subjects import EVENTS
 from services.cli.main import main
 from services.config_file import load_config
 from services.data_directory import DATA_VERSION
@@ -31,6 +27,7 @@ from tests.support.facts import finished, granted, held, lent
 from tests.support.nats import ServerUnderTest
 from tests.support.public import Public, feed_of
 from tests.support.scripts import running
+from tests.support.story import story_on
 from tests.support.subscribe_page import PAGE, commands, lines_of, script, toml
 from tests.support.tools import API
 from tests.support.waiting import until
@@ -75,29 +72,6 @@ async def lab(nats_server: ServerUnderTest, monkeypatch: pytest.MonkeyPatch) -> 
         await made.tell(lent(1))
         [add] = commands("leaseway subscribe --add")
         yield Lab(nats_server, await cli(nats_server, add), made)
-
-
-class story_on:  # noqa: N801  # used like a function
-    """Have what is told to `made` stored on the real bus, and read from there."""
-
-    def __init__(self, server: ServerUnderTest, made: Public) -> None:
-        self.server, self.made = server, made
-
-    async def __aenter__(self) -> None:
-        speakers = {EVENTS: "n1", CONTROL: "operator", DECISIONS: "master"}
-        self.buses = {
-            stream: await connect(self.server.url, load_credentials(key_path(self.server.data, name)), name=name)
-            for stream, name in (*speakers.items(), ("", "projector"))
-        }
-        reader = self.buses[""]
-        for name in PUBLIC:
-            said, read = self.buses[name].stream(name), reader.stream(name)
-            read.publish = said.publish  # type: ignore[method-assign]
-            self.made.streams[name] = read  # type: ignore[assignment]
-
-    async def __aexit__(self, *_: object) -> None:
-        for bus in self.buses.values():
-            await bus.close()
 
 
 def places(lines: list[str]) -> list[tuple[str, int]]:
@@ -228,11 +202,11 @@ async def test_the_receiver_takes_what_is_signed_and_nothing_else(lab: Lab, tmp_
     assert await making.wait() == 0
     port = free_port()
     path = tmp_path / "leaseway.toml"
-    text = toml().replace("127.0.0.1:9000", f"127.0.0.1:{port}").replace("hook.secret", str(tmp_path / "hook.secret"))
+    text = toml().replace("127.0.0.1:9000", f"127.0.0.1:{port}")
     path.write_text(text + 'since = "0"\n')
     config = load_config(path, environment={"HOME": str(tmp_path)})
     async with running(script("receive.py", tmp_path), str(tmp_path / "hook.secret"), str(port)) as receiver:
-        hooks = Webhooks(config.webhooks, lab.public.streams, SystemClock(), tmp_path)
+        hooks = Webhooks(config.webhooks, lab.public.supply, tmp_path)
         posting = asyncio.create_task(hooks.run())
         await until("lease and lend", lambda: receiver.has(2))
         status = await post_forged(port)

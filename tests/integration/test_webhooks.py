@@ -2,85 +2,24 @@
 
 import asyncio
 import base64
-import hashlib
-import hmac
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 from aiohttp import web
 
-from adapters.clock import SystemClock
 from adapters.http.webhook import Outcome
+from adapters.keys import Signer, new_nkey
 from domain.errors import BadConfigError
 from domain.subjects import EVENTS
-from services.config import WebhookConfig
 from services.projector.hook_book import HookBook
-from services.projector.webhooks import Pace, Webhooks
+from services.projector.webhooks import Webhooks
 from tests.support.facts import Teller, finished, granted, held, lent
+from tests.support.hooks import QUICK, SECRET, Endpoint, config, posting, serving, stated
 from tests.support.public import Public
 from tests.support.waiting import until
-
-SECRET = "whsec_" + base64.b64encode(bytes(range(32))).decode()
-QUICK = Pace(first_s=0.02, most_s=0.1, note_s=0.05)
-
-
-class Endpoint:
-    """Somebody's HTTP server: takes events, or does as it is told."""
-
-    def __init__(self) -> None:
-        self.taken: list[dict[str, Any]] = []
-        self.ids: list[str] = []
-        self.attempts: list[str] = []
-        self.answers: list[web.Response] = []
-        """What the next posts get instead of 200."""
-        self.forged = 0
-        self.silent = False
-        self.mute_at = 0
-        """It says nothing of the event that makes so many."""
-        self.url = ""
-
-    async def handle(self, request: web.Request) -> web.StreamResponse:
-        body, headers = await request.read(), request.headers
-        signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
-        digest = hmac.new(base64.b64decode(SECRET[6:]), signed, hashlib.sha256).digest()
-        self.forged += headers["webhook-signature"] != "v1," + base64.b64encode(digest).decode()
-        self.attempts.append(headers["webhook-id"])
-        if self.silent:
-            await asyncio.Event().wait()
-        if self.answers:
-            return self.answers.pop(0)
-        self.taken.append(json.loads(body))
-        self.ids.append(headers["webhook-id"])
-        if len(self.taken) == self.mute_at:
-            await asyncio.Event().wait()
-        return web.Response(status=204)
-
-    def has(self, count: int) -> Callable[[], bool]:
-        return lambda: len(self.taken) >= count
-
-    def kinds(self) -> list[str]:
-        return [each["type"] for each in self.taken]
-
-
-@asynccontextmanager
-async def serving() -> AsyncIterator[Endpoint]:
-    endpoint = Endpoint()
-    application = web.Application()
-    application.router.add_post("/{rest:.*}", endpoint.handle)
-    runner = web.AppRunner(application, shutdown_timeout=0.1, handler_cancellation=True)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    endpoint.url = f"http://127.0.0.1:{runner.addresses[0][1]}/hook"
-    try:
-        yield endpoint
-    finally:
-        await runner.cleanup()
 
 
 @pytest.fixture
@@ -92,25 +31,6 @@ async def endpoint() -> AsyncIterator[Endpoint]:
 @pytest.fixture
 def public() -> Public:
     return Public()
-
-
-def config(url: str, **more: Any) -> WebhookConfig:
-    return WebhookConfig(**{"name": "tickets", "url": url, "secret": SECRET, "since": "0", **more})
-
-
-@asynccontextmanager
-async def posting(public: Public, data: Path, *configs: WebhookConfig, pace: Pace = QUICK) -> AsyncIterator[Webhooks]:
-    hooks = Webhooks(configs, public.streams, SystemClock(), data, pace)
-    task = asyncio.create_task(hooks.run())
-    try:
-        yield hooks
-    finally:
-        task.cancel()
-        await asyncio.wait({task})
-
-
-def stated(hooks: Webhooks, name: str = "tickets") -> dict[str, Any]:
-    return next(each for each in hooks.shown() if each["name"] == name)
 
 
 async def test_every_event_is_posted_in_order_signed_and_as_it_is_stored(
@@ -132,6 +52,17 @@ async def test_every_event_is_posted_in_order_signed_and_as_it_is_stored(
     assert stored is not None
     assert endpoint.taken[1] == json.loads(stored.body)
     assert len(set(endpoint.ids)) == 5
+
+
+async def test_a_lease_that_the_master_has_not_signed_is_not_posted(
+    public: Public, endpoint: Endpoint, tmp_path: Path
+) -> None:
+    await public.decide(granted(slots=7), signer=Signer(new_nkey()[0]))
+    await public.decide(granted(slots=3))
+    async with posting(public, tmp_path, config(endpoint.url)) as hooks:
+        await until("the lease", lambda: stated(hooks)["place"] == "0-0-2")
+    assert [each["data"]["slots"] for each in endpoint.taken] == [3]
+    assert public.told.refused == 1
 
 
 async def test_a_hook_posts_what_its_filters_name(public: Public, endpoint: Endpoint, tmp_path: Path) -> None:
@@ -248,7 +179,7 @@ async def test_what_is_gone_from_a_stream_is_counted(public: Public, endpoint: E
 
 
 async def test_pauses_grow_to_a_bound_and_obey_the_endpoint_up_to_it(public: Public, tmp_path: Path) -> None:
-    hooks = Webhooks([config("http://127.0.0.1:9")], public.streams, SystemClock(), tmp_path)
+    hooks = Webhooks([config("http://127.0.0.1:9")], public.supply, tmp_path)
     pause = hooks.hooks[0]._pause_s
     assert [0.5 * 2**n <= pause(n, Outcome(error="x")) <= 2**n for n in range(6)] == [True] * 6
     assert 150 <= pause(40, Outcome(error="x")) <= 300
@@ -262,9 +193,9 @@ def test_a_secret_comes_from_a_file_that_its_owner_alone_can_read(public: Public
     path.chmod(0o644)
     asked = config("http://127.0.0.1:9", secret="", secret_file=path)
     with pytest.raises(BadConfigError, match="must be readable by its owner alone"):
-        Webhooks([asked], public.streams, SystemClock(), tmp_path)
+        Webhooks([asked], public.supply, tmp_path)
     path.chmod(0o600)
-    assert Webhooks([asked], public.streams, SystemClock(), tmp_path).hooks
+    assert Webhooks([asked], public.supply, tmp_path).hooks
 
 
 @pytest.mark.parametrize(
@@ -272,7 +203,7 @@ def test_a_secret_comes_from_a_file_that_its_owner_alone_can_read(public: Public
 )
 def test_a_weak_secret_is_refused_and_not_shown(public: Public, tmp_path: Path, secret: str) -> None:
     with pytest.raises(BadConfigError) as raised:
-        Webhooks([config("http://127.0.0.1:9", secret=secret)], public.streams, SystemClock(), tmp_path)
+        Webhooks([config("http://127.0.0.1:9", secret=secret)], public.supply, tmp_path)
     assert secret.removeprefix("whsec_") == "" or secret.removeprefix("whsec_") not in str(raised.value)
 
 
@@ -314,7 +245,7 @@ async def test_a_fault_with_one_hook_s_event_stops_no_other_hook_and_is_told(
 
     await public.tell(held(1))
     other = config(endpoint.url, name="other")
-    hooks = Webhooks([config(endpoint.url), other], public.streams, SystemClock(), tmp_path, QUICK)
+    hooks = Webhooks([config(endpoint.url), other], public.supply, tmp_path, QUICK)
     monkeypatch.setattr(hooks.hooks[0], "_deliver", fails)
     task = asyncio.create_task(hooks.run())
     await until("the other's", endpoint.has(1))
@@ -324,12 +255,12 @@ async def test_a_fault_with_one_hook_s_event_stops_no_other_hook_and_is_told(
     await asyncio.wait({task})
 
 
-@pytest.mark.parametrize("since", ["yesterday", "1-2", "LW_LEDGER:1", "2026-01-05"])
+@pytest.mark.parametrize("since", ["yesterday", "1-2", "LW_LEDGER:1", "2026-13-05"])
 def test_a_hook_that_says_no_place_to_begin_at_is_refused_at_the_start(
     public: Public, tmp_path: Path, since: str
 ) -> None:
     with pytest.raises(BadConfigError, match=r"tickets.*since"):
-        Webhooks([config("http://127.0.0.1:1", since=since)], public.streams, SystemClock(), tmp_path)
+        Webhooks([config("http://127.0.0.1:1", since=since)], public.supply, tmp_path)
 
 
 async def test_a_hook_whose_place_cannot_be_read_misses_nothing(

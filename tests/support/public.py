@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 import aiohttp
 
 from adapters.clock import SystemClock
+from adapters.decisions import DecisionReader
 from adapters.http.server import Call, HttpServer
+from adapters.keys import Signer, new_nkey
 from adapters.memory.stream import MemoryStream
 from domain.events import Decision, Envelope, Input, LinkAdded
 from domain.events.base import tag_of
@@ -16,7 +18,12 @@ from domain.subjects import CONTROL, DECISIONS, EVENTS, decision_subject
 from services.projector.api_feed import LiveFeed, Pace
 from services.projector.projector import Projector, Setup
 from services.projector.routes import Desk, Routes
+from services.projector.told import Told
+from services.projector.webhooks import Supply
 from tests.support.facts import CLUSTER, GENERATION, HELPER, LINK, MODEL, OWNER, Teller, control
+
+SIGNER = Signer(new_nkey()[0])
+"""The master's."""
 
 
 class Public:
@@ -24,6 +31,7 @@ class Public:
 
     def __init__(self) -> None:
         self.clock = SystemClock()
+        self.told = Told(DecisionReader(CLUSTER, SIGNER.public))
         self.streams = {name: MemoryStream(name, self.clock, batch_max=50) for name in (EVENTS, CONTROL, DECISIONS)}
         self.owner, self.helper = Teller("n1"), Teller("n2")
         self.decisions = 0
@@ -33,7 +41,12 @@ class Public:
         for fact in facts:
             await self.streams[EVENTS].publish(said_by.subject(fact), said_by.body(fact))
 
-    async def decide(self, *decisions: Decision) -> None:
+    @property
+    def supply(self) -> Supply:
+        """What webhooks live on."""
+        return Supply(self.streams, self.clock, self.told)
+
+    async def decide(self, *decisions: Decision, signer: Signer = SIGNER) -> None:
         for decision in decisions:
             self.decisions += 1
             envelope = Envelope(
@@ -44,7 +57,8 @@ class Public:
                 producer="master",
                 data=raw(decision),
             )
-            body = with_tag(encode(envelope), "sig", "00" * 64)
+            encoded = encode(envelope)
+            body = with_tag(encoded, "sig", signer.sign(encoded[:-1]))
             await self.streams[DECISIONS].publish(decision_subject(CLUSTER, decision), body)
 
     async def link(self) -> None:
@@ -57,7 +71,7 @@ class Public:
             raise AssertionError("the feed asks no table")
 
         setup = Setup(cluster=CLUSTER, router="test", streams=self.streams, open_store=never, clock=self.clock)
-        return Desk(Projector(setup), self.clock)
+        return Desk(Projector(setup), self.clock, self.told)
 
 
 class Sent(NamedTuple):
@@ -127,7 +141,7 @@ class FeedServer:
 async def feed_of(public: Public, pace: Pace | None = None) -> AsyncIterator[FeedServer]:
     """Serve the feed of `public` for the length of the block."""
     served = FeedServer(public, pace or Pace())
-    server = HttpServer(served.handle, connections_max=64, served_by="projector")
+    server = HttpServer(served.handle, connections_max=700, served_by="projector")
     served.url = f"http://127.0.0.1:{await server.start('127.0.0.1', 0)}/v1/lending/events"
     try:
         async with aiohttp.ClientSession() as session:

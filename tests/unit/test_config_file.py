@@ -59,6 +59,27 @@ def test_the_environment_reads_text_as_the_type_of_its_key(tmp_path):
     assert (config.node.id, config.node.depth, config.bus.credentials) == ("studio", 4, Path("/k/studio.json"))
 
 
+def test_a_path_in_the_file_is_meant_from_its_folder_wherever_a_process_is_started(tmp_path, monkeypatch):
+    (tmp_path / "etc").mkdir()
+    hook = "[[webhooks]]\nname = 'a'\nurl = 'http://a'\nsecret_file = 'hook.secret'\n"
+    (tmp_path / "etc" / "leaseway.toml").write_text(f"[bus]\ncredentials = 'keys/studio.json'\n{hook}")
+    for elsewhere in (tmp_path, Path("/")):
+        monkeypatch.chdir(elsewhere)
+        config = load_config(tmp_path / "etc" / "leaseway.toml", environment={})
+        paths = (config.bus.credentials, config.webhooks[0].secret_file)
+        assert paths == (tmp_path / "etc" / "keys" / "studio.json", tmp_path / "etc" / "hook.secret")
+    monkeypatch.chdir(tmp_path / "etc")
+    assert load_config(None, environment={}).webhooks[0].secret_file == tmp_path / "etc" / "hook.secret"
+    (tmp_path / "etc" / "leaseway.toml").write_text("[bus]\ncredentials = '/keys/studio.json'\n")
+    assert load_config(None, environment={}).bus.credentials == Path("/keys/studio.json")
+
+
+def test_a_path_that_is_said_elsewhere_is_meant_from_where_it_is_said(tmp_path):
+    said = load(tmp_path, "[bus]\ncredentials = 'a.json'\n", LEASEWAY_BUS_CREDENTIALS="b.json")
+    assert said.bus.credentials == Path("b.json")
+    assert load(tmp_path, overrides={"bus.credentials": "c.json"}).bus.credentials == Path("c.json")
+
+
 def test_leaseway_config_names_the_file(tmp_path):
     (tmp_path / "other.toml").write_text("[cluster]\nname = 'lab'\n")
     config = load_config(None, environment={"LEASEWAY_CONFIG": str(tmp_path / "other.toml")})
@@ -87,6 +108,10 @@ def test_clickhouse_dsn_has_the_name_that_others_use(tmp_path):
         (
             "[http]\npublic_url = 'ftp://x'\n",
             "leaseway.toml: http.public_url: must be http://host:port or https://host:port",
+        ),
+        (
+            "[http]\nallowed_hosts = 'ai.example.org, http://x'\n",
+            "leaseway.toml: http.allowed_hosts: must be names with commas between",
         ),
         ("[http.limits]\nheld = 0\n", "leaseway.toml: http.limits.held: must be 1 to"),
         ("http = 3\n", "leaseway.toml: http: must be a table, got 3"),
