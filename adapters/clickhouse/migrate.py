@@ -1,6 +1,7 @@
 """Brings a database to the schema of this release, one numbered step after the other."""
 
 import hashlib
+import re
 from collections.abc import Sequence
 from typing import Final, Protocol
 
@@ -18,6 +19,9 @@ COMMENT 'Steps that were taken to this schema'"""
 _IS_THERE: Final = (
     "SELECT count() AS there FROM system.tables WHERE database = currentDatabase() AND name = 'schema_migrations'"
 )
+
+
+_MAKES: Final = re.compile(r"CREATE TABLE IF NOT EXISTS (\w+)")
 
 
 class Step(Protocol):
@@ -69,6 +73,24 @@ def migrate(store: Store, steps: Sequence[Step]) -> int:
                 f"clickhouse {store.shown}: schema step {step.number} ({step.name}) must be this release's, it is another"
             )
     return newest
+
+
+def make_missing(store: Store, steps: Sequence[Step]) -> list[str]:
+    """Make those tables again, empty, that `steps` have made and somebody has dropped; return their names.
+
+    To be asked after `migrate`.
+
+    Raises:
+        StoreError: ClickHouse refused a statement.
+    """
+    statements = [statement for step in steps for statement in step.statements]
+    made = {found[1] for statement in statements if (found := _MAKES.match(statement))}
+    there = store.query("SELECT name FROM system.tables WHERE database = currentDatabase()")
+    missing = sorted(made - {row["name"] for row in there})
+    if missing:  # each statement leaves alone what is there
+        for statement in statements:
+            store.command(on_cluster(statement, store.cluster))
+    return missing
 
 
 def _take(store: Store, step: Step) -> None:

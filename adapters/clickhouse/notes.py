@@ -73,6 +73,12 @@ class Notes:
         self._store.insert("projector_state", _STATE, [row], token=token)
         self._written_ns[life] = now_ns
 
+    def begin_again(self, stream: str, *, now_ns: int) -> None:
+        """Note that nothing of the newest life of `stream` is in the tables any more."""
+        note = self.newest(stream)
+        if note is not None:
+            self.write(msgspec.structs.replace(note, last_seq=0), now_ns=now_ns)
+
     def _last_written_ns(self, note: Note) -> int:
         found = self._store.query(
             "SELECT max(written_ns) AS written FROM projector_state WHERE stream = {stream:String} AND epoch = {epoch:UInt32}",

@@ -10,7 +10,7 @@ import msgspec
 
 from adapters.clickhouse.beside import drop_left_behind
 from adapters.clickhouse.causes import CAUSES, cause_of
-from adapters.clickhouse.migrate import migrate
+from adapters.clickhouse.migrate import make_missing, migrate
 from adapters.clickhouse.notes import Notes
 from adapters.clickhouse.rollups import ensure_views
 from adapters.clickhouse.sink import Sink
@@ -99,6 +99,7 @@ class Projector:
         try:
             notes = Notes(store, self._setup.cluster)
             self.schema = await in_thread(migrate, store, MIGRATIONS)
+            await self._make_missing(store, notes)
             await in_thread(drop_left_behind, store, RETAINED, ROLLUPS)
             await in_thread(ensure_views, store, ROLLUPS)
             await in_thread(notes.check_cluster)
@@ -108,6 +109,18 @@ class Projector:
         self.store, self.notes, self.away, self.away_cause = store, notes, "", ""
         _LOG.info("clickhouse_open", extra={"dsn": store.shown, "server": store.server_version, "schema": self.schema})
         self.tried.set()
+
+    async def _make_missing(self, store: Store, notes: Notes) -> None:
+        """Make tables again that somebody has dropped, and see to it that they are filled."""
+        missing = await in_thread(make_missing, store, MIGRATIONS)
+        if not missing:
+            return
+        _LOG.error("tables_made_again", extra={"tables": ",".join(missing)})
+        if LAST_TABLE in missing:  # the messages themselves: from the streams, as far back as those reach
+            for name in STREAMS:
+                await in_thread(notes.begin_again, name, now_ns=self._setup.clock.wall_us() * 1000)
+        if {*RETAINED, *(rollup.table for rollup in ROLLUPS)} & set(missing) - {LAST_TABLE}:
+            self.rebuild("archive")
 
     async def _close(self) -> None:
         store, self.store = self.store, None

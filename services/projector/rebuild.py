@@ -7,7 +7,7 @@ rows go on coming; at the end writing waits for as long as it takes to catch up 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Final
 
 import msgspec
@@ -88,6 +88,7 @@ class Rebuilder:
 
         Raises:
             TablesChangedError: it is done.
+            StoreError: it failed while tables changed places: they are to be opened anew.
         """
         while True:
             await self._asked.wait()
@@ -96,13 +97,23 @@ class Rebuilder:
             try:
                 await _Rebuild(self, store, writing, streams).run()
             except (StoreError, BusError) as error:
-                self.rebuilt.state, self.rebuilt.error = "failed", str(error)
-                _LOG.warning("rebuild_failed", extra={"why": str(error)})
+                changing = self.rebuilt.state == "changing_places"
+                self._failed(str(error))
+                if changing:  # some new tables stand in their places, whole as the old ones, and views may be missing
+                    raise
+                await _drop_new(store, writing)
                 continue
+            except asyncio.CancelledError:
+                self._failed("it was cut off: the tables had to be opened anew")
+                raise
             self.rebuilt.took_us = self._clock.monotonic_us() - began_us
             self.rebuilt.state = "done"
             _LOG.info("rebuild_done", extra={"messages": self.rebuilt.messages, "took_us": self.rebuilt.took_us})
             raise TablesChangedError
+
+    def _failed(self, why: str) -> None:
+        self.rebuilt.state, self.rebuilt.error = "failed", why
+        _LOG.warning("rebuild_failed", extra={"why": why})
 
     def begin(self, messages: int) -> None:
         """Say that it runs."""
@@ -205,6 +216,13 @@ class _Rebuild:
         stated = await in_thread(beside.refused_in, self._store, epoch, seq)
         lives = await in_thread(beside.epochs, self._store, EVENTS)
         return stated or (lives[-1] if lives else 1)
+
+
+async def _drop_new(store: Store, writing: asyncio.Lock) -> None:
+    """Drop what a rebuild that failed leaves; where that fails as well, the next rebuild or start does it."""
+    with suppress(StoreError):
+        async with writing:
+            await in_thread(beside.drop_left_behind, store, RETAINED, ROLLUPS)
 
 
 def _newest(store: Store, stream: str, epoch: int) -> int:

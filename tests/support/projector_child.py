@@ -86,11 +86,11 @@ async def main(dsn: str, database: str, moment: str, number: int, day: int) -> N
         await until("the counts by minute are compared", lambda: projector.counted.looks > 0, timeout_s=60)
         store = projector.store
         assert store is not None
-        sys.stdout.write(json.dumps(_told(store) | {"inserts": DyingStore.inserts}) + "\n")
+        sys.stdout.write(json.dumps(told(store) | {"inserts": DyingStore.inserts}) + "\n")
         sys.stdout.flush()
 
 
-def _told(store: Store) -> dict[str, Any]:
+def told(store: Store) -> dict[str, Any]:
     [decided] = store.query(
         "SELECT uniqExact(seq, decision) AS n FROM decisions WHERE stream = {stream:String}", {"stream": LEDGER}
     )
