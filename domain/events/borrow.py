@@ -43,7 +43,7 @@ class BorrowReturned(_Borrowing, frozen=True, kw_only=True, tag="borrow.returned
     """The request is handed back unstarted. Closes the slot."""
 
     reason: str
-    """own_work, draining, load_needed, no_live_lease, body_failed."""
+    """own_work, draining, engine_down, restoring, load_needed, load_failed, no_live_lease, owner_gone."""
     after_arrival: bool
     """False: the helper was busy already when the request came; True: its own work came later."""
 

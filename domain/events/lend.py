@@ -75,7 +75,7 @@ class LeaseUpdated(EventBody, frozen=True, kw_only=True, tag="lend.lease_updated
 
 
 class LeaseRefused(EventBody, frozen=True, kw_only=True, tag="lend.lease_refused"):
-    """The owner did not take a grant: not_an_owner, expired, unknown_basis, stale, bad_signature."""
+    """The owner did not take a grant: not_an_owner, expired, unknown_basis, bad_signature."""
 
     link: LinkId
     lease: LeaseId

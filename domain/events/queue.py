@@ -19,7 +19,7 @@ class Held(EventBody, frozen=True, kw_only=True, tag="queue.held"):
     """Its body is buffered, so that it can run again after a fenced first try."""
     lendable: bool
     not_lendable: str = ""
-    """Why not: returned, streaming_off, too_large, image, ...; empty if lendable."""
+    """Why not: returned, relay_refused, cut_off, streaming_off, too_large; empty if lendable."""
     tenant: str = ""
     """A hash of the tenant; never a key or a name."""
     waiting: int

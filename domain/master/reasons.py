@@ -42,14 +42,16 @@ REASONS: Final[dict[str, str]] = {
     QUARANTINED: "The helper failed lent requests one after another and gets none for a while, probes included.",
     HELPER_CLAIMED: "Other owners hold all the slots that the helper can give, or lend to another model of its runtime.",
     LOAD_FORBIDDEN: "The linked model is not loaded there, and the link does not allow loading it.",
-    NOTHING_LENDABLE: "Nothing is held that may be lent: nothing waits, or what waits was returned once or is not replayable.",
+    NOTHING_LENDABLE: "Nothing is held that may be lent: nothing waits, or what waits came back from a helper once, "
+    "is a stream that came while offload_streams was off, or is larger than 8 MiB.",
     SERVICE_UNPRICED: "Neither owner nor helper has been measured for this work, so there is no price for either.",
     OWNER_UNPRICED: "The helper has been measured, the owner has not: there is no price for its backlog.",
     SWITCH_UNPRICED: "The linked model would have to be loaded, and no load of it has been measured.",
     RESTORE_UNPRICED: "A model would be driven out, and no load of it has been measured: its way back has no price.",
     HELPER_RECENTLY_BUSY: "The switch would pay if the helper had no requests of its own, but it had one within the time of "
     "the switch and the way back.",
-    COST_REJECTED: "The owner alone is done before this helper's first answer, or the switch costs more than it saves.",
+    COST_REJECTED: "The backlog is done before this helper's first answer (by the owner alone; with the helpers "
+    "chosen before it, if it would have to switch), or the switch costs more than it saves.",
     OUTRANKED: "Faster candidates take all the held requests.",
 }
 """Each code with its sentence, in rank order; docs/reference/reasons.md is made from it."""
