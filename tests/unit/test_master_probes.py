@@ -181,6 +181,16 @@ def test_a_probe_lease_becomes_a_plain_one_when_the_helper_is_chosen():
     assert [(d.probe, d.slots, d.reason) for d in changed] == [(False, 2, "pays")]
 
 
+def test_a_probe_lease_becomes_a_plain_one_of_the_same_slot_at_once():
+    story = unpriced()
+    story.recorder.state("b", finished("req_b", service_us=2_000_000))
+    story.wait(60_000_000)
+    assert leases(story.burst(10)) == [("LeaseGranted", "b", 1)]
+    story.recorder.state("a", finished("req_0"))
+    changed = [d for d in story.look() if isinstance(d, LeaseChanged)]
+    assert [(d.probe, d.slots, d.reason) for d in changed] == [(False, 1, "pays")]
+
+
 def test_a_probe_lease_lives_until_its_request_is_home():
     story = cold(loads_us={K: 20_000_000, M: 20_000_000}, idle_us=100_000_000)
     assert (verdict(story.burst(24)).outcome, verdict(story.look_again()).code) == ("probe", "cost_rejected")
