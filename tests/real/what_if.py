@@ -84,6 +84,9 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     differing: int
     """Commits that differ though nothing was changed."""
 
+    luck: float = 0.0
+    """How much longer the lessons' requests took than those of the burst, relative, as drawn: no fit can know it."""
+
     @property
     def errors(self) -> tuple[float, float]:
         """Return the relative error of the drain by fits and by recorded times."""
@@ -96,6 +99,15 @@ def _mixed(name: str, seed: int) -> Scenario:
     arrivals = list(scenario.arrivals)
     dice_of(seed).shuffle(arrivals)
     return dataclasses.replace(scenario, arrivals=tuple(arrivals))
+
+
+def _luck(layout: Taught) -> float:
+    lessons = [_drawn_mean(lesson.scenario) for lesson in layout.lessons]
+    return statistics.fmean(lessons) / _drawn_mean(layout.scenario) - 1
+
+
+def _drawn_mean(scenario: Scenario) -> float:
+    return statistics.fmean(arrival.size * arrival.noise for arrival in scenario.arrivals if not arrival.native)
 
 
 async def run(name: str, seed: int, directory: Path, *, lessons: int = 0) -> Predicted:
@@ -116,7 +128,8 @@ async def run(name: str, seed: int, directory: Path, *, lessons: int = 0) -> Pre
     clients_s = max(reply.ended_s for reply in owned) - min(reply.began_s for reply in owned)
     predicted, happened = await _predicted(name, seed, directory, since_us, clients_s)
     assert live.happened == happened, "the running cluster and its copy tell the same"
-    return msgspec.structs.replace(predicted, alone_s=_drain_s(live.changed[1].figures, _owners(happened, name, seed)))
+    alone_s = _drain_s(live.changed[1].figures, _owners(happened, name, seed))
+    return msgspec.structs.replace(predicted, alone_s=alone_s, luck=_luck(layout))
 
 
 async def _asked_live(cluster: RealCluster, since_us: int) -> Answer:
@@ -233,6 +246,7 @@ def table(runs: list[Predicted]) -> str:
         "measured s",
         "by fits s",
         "error",
+        "luck",
         "recorded s",
         "error",
         "alone s",
@@ -251,6 +265,7 @@ def _row(run: Predicted) -> tuple[str, ...]:
         f"{run.measured_s:.3f}",
         f"{run.by_fits_s:.3f}",
         f"{run.errors[0]:+.1%}",
+        f"{run.luck:+.1%}",
         f"{run.recorded_s:.3f}",
         f"{run.errors[1]:+.1%}",
         f"{run.alone_s:.2f}",
