@@ -72,7 +72,7 @@ def _decisions_by_time(desk: Desk) -> Answer:
     decisions = _decisions(desk)
 
     async def answer(call: Call, said: Parameters) -> Any:
-        now_ns = desk.clock.wall_us() * 1000
+        now_ns = await desk.now_ns()
         for name, column in (("code", "reason"), ("from", "since_ns"), ("to", "until_ns")):
             if name in said and column in said:
                 raise BadQueryError(name, f"{name}: {column} says the same, only one of them may be given")
@@ -109,7 +109,7 @@ def _stats(desk: Desk) -> Answer:
     async def answer(_: Call, said: Parameters) -> dict[str, Any]:
         window_s = take_number(said, "window_s", _WINDOW_S, _WINDOW_S_MAX)
         none_left(said)
-        since_ns = max(0, desk.clock.wall_us() - window_s * 1_000_000) * 1000
+        since_ns = max(0, await desk.now_ns() - window_s * 1_000_000_000)
         counted: dict[str, Any] = await desk.ask(queries.stats, since_ns=since_ns)
         return {"window_s": window_s, **counted}
 

@@ -36,7 +36,7 @@ def add(routes: Routes, desk: Desk) -> None:
 
 def _answer(desk: Desk, name: str) -> Route:
     async def answer(_: Call, said: Parameters) -> dict[str, Any]:
-        window = take_window(said, desk.clock.wall_us() * 1000, finest=name == "savings")
+        window = take_window(said, await desk.now_ns(), finest=name == "savings")
         none_left(said)
         found: Answer = await desk.ask(question(name), window)
         return {

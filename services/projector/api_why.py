@@ -126,7 +126,7 @@ class _Asker:
         return Streamed(self._streams, UnkeyedReader(cluster), kept)
 
     async def why(self, kind: str, name: str) -> Any:
-        now_ns = self._desk.clock.wall_us() * 1000
+        now_ns = await self._desk.now_ns()
         if kind == "request":
             return await self._either(lambda past: why_request(past, name))
         if kind == "lease":
@@ -191,4 +191,4 @@ class _Asker:
         return said.reason if isinstance(said, SafeModeEntered) else ""
 
     async def at(self, moment: Moment, only: str) -> Any:
-        return await cluster_then(self._streamed(), moment, end_ns=self._desk.clock.wall_us() * 1000, only=only)
+        return await cluster_then(self._streamed(), moment, end_ns=await self._desk.now_ns(), only=only)

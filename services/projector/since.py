@@ -10,6 +10,7 @@ from adapters.clickhouse.pages import BadQueryError
 from adapters.log.public import PUBLIC, Place, newest, parse_place, place_at, place_before
 from adapters.times import RULE, BadMomentError, Moment, moment_of
 from domain.ports import Clock, Stream
+from services.projector.now import BusTime
 
 _SEQUENCE: Final = re.compile(rf"({'|'.join(PUBLIC)}):([0-9]{{1,18}})")
 _RULE: Final = (
@@ -59,4 +60,4 @@ async def place_of(streams: Mapping[str, Stream], clock: Clock, text: str) -> Pl
         return await place_before(streams, since.stream, since.seq)
     if since.moment.is_now:
         return await newest(streams)
-    return await place_at(streams, since.moment.stamp_ns(clock.wall_us() * 1000))
+    return await place_at(streams, since.moment.stamp_ns(await BusTime(streams, clock).now_ns()))

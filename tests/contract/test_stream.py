@@ -42,6 +42,14 @@ async def test_an_empty_stream_has_no_last_message_and_bounds_that_say_so(rig: R
     assert (bounds.first, bounds.last) == (1, 3)
 
 
+async def test_a_stream_says_what_time_it_is_by_the_clock_that_stamps(rig: Rig):
+    stream = await rig.stream()
+    await fill(stream, 1)
+    message, bounds = await stream.last(), await stream.bounds()
+    assert message is not None
+    assert 0 <= bounds.now_ns - message.stamp_ns < 60_000_000_000
+
+
 async def test_only_one_of_two_writers_with_the_same_expectation_is_stored(rig: Rig):
     stream, other = await rig.stream(), None
     other = await rig.another()

@@ -14,6 +14,7 @@ from adapters.clock import SystemClock
 from adapters.http.server import HttpServer
 from domain.errors import StoreAwayError
 from domain.events import LendReturned, NodeHealthChanged
+from domain.ports import Clock
 from domain.subjects import EVENTS, LEDGER
 from services.projector import main
 from services.projector.api import Api
@@ -47,10 +48,11 @@ CANARY = "my prompt is a secret 7f3a"
 class Client:
     """Asks one API."""
 
-    def __init__(self, projector: Projector, bus: Bus) -> None:
+    def __init__(self, projector: Projector, bus: Bus, clock: Clock | None = None) -> None:
         self.projector, self.bus = projector, bus
-        self._api = Api(projector, Health(projector, "test"), SystemClock())
-        self._desk = Desk(projector, SystemClock())
+        own = clock or SystemClock()
+        self._api = Api(projector, Health(projector, "test"), own)
+        self._desk = Desk(projector, own)
         self._server = HttpServer(self._api.handle, connections_max=8, served_by="projector")
         self._http: aiohttp.ClientSession | None = None
         self._url = ""
