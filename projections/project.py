@@ -11,7 +11,7 @@ from domain.events.commit import Commit, decode_commit
 from domain.ids import NodeId
 from domain.ports import StoredMessage
 from domain.subjects import CONTROL, EVENTS, LEDGER, event_of, speaker
-from projections import decision_log, folds, health, ledger, loads, requests
+from projections import checkpoints, decision_log, folds, health, ledger, loads, requests
 from projections.events import COMMIT, envelope_of, event_row, pseq_of
 from projections.ledger import BEGINNING, Chain
 from projections.rows import Block, Place, Row, Rows, block, joined
@@ -115,6 +115,7 @@ class _Draft:
         if kind == "obs" and isinstance(fact, Observation):
             seen_by = decision_log.Speaker(_MASTER, envelope.incarnation, pseq_of(envelope))
             self.rows["health"] += health.fact_rows(place, fact, seen_by, router)
+            self.rows["checkpoints"] += checkpoints.fact_rows(place, fact, router)
         if kind != "node" or envelope.producer != name:
             return  # a gateway's event, or a fact in another's name, which nobody believes
         said_by = decision_log.Speaker(NodeId(name), envelope.incarnation, pseq_of(envelope))

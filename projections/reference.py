@@ -16,8 +16,9 @@ away some time later. To be exact at any time, read `FROM decisions FINAL`, or c
 Facts that the master did not believe are in `events`, and named in `rejected`; leave them out with
 `(epoch, seq) NOT IN (SELECT event_epoch, event_seq FROM rejected)`. Prompts and answers are in no table.
 
-Rows are dropped by day after `cluster.offload_decisions_retention` (default 30 days). Counts by minute (`..._by_minute`) stay for
-400 days; they are compared with the rows at each start and every ten minutes, and a day that differs is counted again.
+Rows are dropped by day after `cluster.offload_decisions_retention` (default 30 days); the newest checkpoint stays,
+however old it is. Counts by minute (`..._by_minute`) stay for 400 days; they are compared with the rows at each start and every
+ten minutes, and a day that differs is counted again.
 `leaseway projections status` says how far all of it is, `leaseway projections rebuild` makes it again, and `leaseway projections
 schema` prints its statements, for a cluster of servers as well (`[clickhouse] cluster`).
 

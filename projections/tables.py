@@ -12,9 +12,9 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from projections import migration_1, migration_2, migration_3
+from projections import migration_1, migration_2, migration_3, migration_4
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 """The number of the newest migration."""
 
 
@@ -30,11 +30,18 @@ MIGRATIONS: Final = (
     Migration(1, "first tables", migration_1.STATEMENTS),
     Migration(2, "lending in full, loads and health", migration_2.STATEMENTS),
     Migration(3, "counts by minute", migration_3.STATEMENTS),
+    Migration(4, "signed checkpoints", migration_4.STATEMENTS),
 )
 """In order, without gaps, from 1."""
 
-RETAINED: Final = ("events", "decisions", "requests", "commits", "rejected", "loads", "health")
-"""Tables of messages' rows: all have the retention of `offload_decisions_retention`."""
+EXPIRING: Final = ("events", "decisions", "requests", "commits", "rejected", "loads", "health")
+"""Tables of messages' rows that ClickHouse drops by itself once `offload_decisions_retention` is over."""
+
+CHECKPOINTS: Final = "checkpoints"
+"""Has that retention too, but for its newest row: the projector drops its days."""
+
+RETAINED: Final = (*EXPIRING, CHECKPOINTS)
+"""All tables of messages' rows."""
 
 
 class Column(msgspec.Struct, frozen=True):

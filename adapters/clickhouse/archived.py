@@ -71,14 +71,3 @@ def messages(store: Store, stream: str, after: int, limit: int) -> list[Message]
             )
         )
     return found
-
-
-def bodies(store: Store, event: str, limit: int) -> list[bytes]:
-    """Return the bodies of the newest messages of LW_EVENTS with that tag, newest first."""
-    rows = store.query(
-        "SELECT body FROM events WHERE stream = 'LW_EVENTS' AND event = {event:String} "
-        "ORDER BY epoch DESC, seq DESC LIMIT 1 BY epoch, seq LIMIT {limit:UInt32}",
-        {"event": event, "limit": limit},
-        raw=("body",),
-    )
-    return [row["body"] for row in rows]

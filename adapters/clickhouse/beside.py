@@ -47,6 +47,14 @@ def keep_older_counts(store: Store, rollups: Sequence[Rollup]) -> None:
         )
 
 
+def keep_older_rows(store: Store, table: str, messages: str) -> None:
+    """Take over the days of `table` of which the table `messages`, whose rows it is made from, has none any more."""
+    store.command(
+        f"INSERT INTO {table}{SUFFIX} SELECT * FROM {table} "  # noqa: S608  # names of ours
+        f"WHERE day NOT IN (SELECT day FROM {messages} GROUP BY day)"
+    )
+
+
 def take_places(store: Store, tables: Sequence[str], rollups: Sequence[Rollup]) -> None:
     """Let every twin take its table's place, and drop what was there. Nothing may be inserted meanwhile."""
     for rollup in rollups:  # made anew afterwards: what a view follows when tables change places is the server's affair

@@ -80,6 +80,15 @@ def check_signed(kept: Sequence[Kept], trusted: str) -> None:
             )
 
 
+def signed_by(kept: Iterable[Kept], public: str, cluster: str) -> list[Kept]:
+    """Return those that the key `public` has signed for `cluster`: others may be anybody's word."""
+    return [
+        each
+        for each in kept
+        if (each.checkpoint.public, each.checkpoint.cluster) == (public, cluster) and is_signed(each.checkpoint)
+    ]
+
+
 def compared(checkpoints: Sequence[Kept], report: Report, *, signatures_hold: bool = False) -> Callable[[Commit], None]:
     """Return what compares each commit with the checkpoints of its version, and notes in the report which were met.
 

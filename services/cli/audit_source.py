@@ -213,25 +213,24 @@ async def archived_checkpoints(url: str) -> list[Kept]:
     Raises:
         UnreachableError: the projector, or ClickHouse behind it, does not answer.
     """
-    found: list[Kept] = []
     try:
         async with (
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_ANSWER_S, connect=_WAIT_S)) as session,
-            session.get(f"{url}/admin/v1/archive/checkpoints") as answer,
+            session.get(f"{url}/admin/v1/archive/checkpoints", params={"unlisted": "true"}) as answer,
         ):
             said: dict[str, Any] = msgspec.json.decode(await answer.read())
     except (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError) as error:
         raise UnreachableError(f"projector {url}: cannot be read: {str(error) or type(error).__name__}") from None
     if answer.status != 200:
         raise UnreachableError(f"projector {url}: has no archive to read now")
-    for body in reversed(said["checkpoints"]):
-        try:
-            fact = codec.decode_input(codec.decode_envelope(base64.b64decode(body)).data)
-        except (msgspec.DecodeError, ValueError):
-            continue
-        if isinstance(fact, Checkpoint):
-            found.append(Kept(checkpoint=fact, source="ClickHouse"))
-    return found
+    found: list[Any] = []
+    for body in reversed(said["unlisted"]):
+        with suppress(msgspec.DecodeError, ValueError):
+            found.append(codec.decode_input(codec.decode_envelope(base64.b64decode(body)).data))
+    for row in reversed(said["checkpoints"]):
+        with suppress(msgspec.ValidationError):
+            found.append(msgspec.convert(row, Checkpoint))
+    return [Kept(checkpoint=each, source="ClickHouse") for each in found if isinstance(each, Checkpoint)]
 
 
 def _message(row: dict[str, Any]) -> StoredMessage:

@@ -2,11 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from adapters.keys import Signer
-from adapters.log.checkpoints import CheckpointBook, Kept, check_signed, sign, tail_digest
+from adapters.log.checkpoints import CheckpointBook, Kept, check_signed, sign, signed_by, tail_digest
 from domain.errors import HistoryError
 from domain.events import Checkpoint, Input
 from domain.ids import Generation
@@ -47,8 +47,9 @@ class Checkpoints:
 
     async def keep(self, where: Callable[[], Where], speaker: Speaker) -> None:
         """Sign at once and then each minute if anything has changed, for ever."""
-        await self.add(where())
-        self._said = where().position.version
+        first = where()
+        await self.add(first)
+        self._said = first.position.version  # commits that came while it was written are yet to be stated
         while True:
             await asyncio.sleep(self._every_s)
             now = where()
@@ -88,6 +89,13 @@ class Checkpoints:
             at_us=self._clock.wall_us(),
         )
         return sign(draft, self._signer)
+
+    def ours(self, kept: Sequence[Kept]) -> list[Kept]:
+        """Return those of `kept`, which lie where others can write, that this cluster's master has signed."""
+        found = signed_by(kept, self._signer.public, self._cluster)
+        if len(found) < len(kept):
+            LOG.warning("checkpoints_not_believed", extra={"count": len(kept) - len(found), "source": kept[0].source})
+        return found
 
     async def of(self, generation: Generation) -> list[Kept]:
         """Return what is kept of a generation.

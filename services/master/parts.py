@@ -18,7 +18,7 @@ from domain.master.step import Range
 from domain.ports import Clock, StoredMessage, Stream, WitnessBook
 from services.master.checkpoints import Checkpoints
 from services.master.observer import Observer
-from services.master.witnesses import AskWitness
+from services.master.witnesses import AskArchive
 
 RANGE_FACTS_MAX: Final = 20_000
 """A range without a decision is closed by a root commit when it is this long, so that a restart has little to fold."""
@@ -46,7 +46,7 @@ class Parts(msgspec.Struct, frozen=True):
     new_generation: Generation
     relaxed: bool = False
     """Durability of the bus: a power cut may lose the newest facts, and then a new generation begins by itself, named."""
-    ask_clickhouse: AskWitness | None = None
+    ask_clickhouse: AskArchive | None = None
     checkpoints: Checkpoints | None = None
     """Where signed checkpoints are kept; None in a simulation that has no disk."""
     ages: Ages = NO_AGES

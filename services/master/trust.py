@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -21,6 +21,7 @@ from domain.ids import Generation
 from domain.policies import rules_of
 from domain.ports import Stream, Witnessed
 from services.master.parts import Parts
+from services.master.witnesses import NOTHING, WHO
 
 LOG = logging.getLogger("leaseway.master")
 SAY_S: Final = 2.0
@@ -41,19 +42,31 @@ async def trusted_head(parts: Parts, note_head: Callable[[Commit | None], None])
     # witnesses before the ledger's head: an active master adds to all of them, to the ledger first
     kept = await parts.witness.read()
     fed = await _fed(parts)
-    archived = await parts.ask_clickhouse() if parts.ask_clickhouse is not None else None
+    archived = await parts.ask_clickhouse() if parts.ask_clickhouse is not None else NOTHING
+    vouched = await asyncio.to_thread(parts.checkpoints.ours, archived.signed) if parts.checkpoints is not None else []
     head = await last_commit(parts.streams.ledger)
     note_head(head)
     check_witness(kept, head)
     check_witness(fed, head, who="the feed")
-    check_witness(archived, head, who="ClickHouse")
+    check_witness(archived.newest, head, who=WHO)
+    newest = _newest(vouched)
+    check_witness(newest, head, who=f"a signed checkpoint in {WHO}")
     signed = await _signed(parts, head)
-    await _check_renewed(parts, head, [each.generation for each in (kept, fed, archived) if each is not None])
+    seen = (kept, fed, archived.newest, newest)
+    await _check_renewed(parts, head, [each.generation for each in seen if each is not None])
     await check_inputs(parts.streams, head)
     if head is not None:
         rules_of(head)
-        await _scan(parts, head, signed)
+        known = {each.checkpoint for each in signed}
+        more = [each for each in vouched if each.checkpoint.generation == head.generation]
+        await _scan(parts, head, [*signed, *(each for each in more if each.checkpoint not in known)])
     return head
+
+
+def _newest(vouched: Sequence[Kept]) -> Witnessed | None:
+    """Return the commit of the newest of these checkpoints; None if there is none."""
+    found = max((each.checkpoint for each in vouched), key=lambda each: (each.generation, each.version), default=None)
+    return Witnessed(generation=found.generation, version=found.version, digest=found.digest) if found else None
 
 
 async def _signed(parts: Parts, head: Commit | None) -> list[Kept]:

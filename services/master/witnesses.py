@@ -1,40 +1,68 @@
-"""Whom a master asks, before it decides anything, for the newest commit that they have seen."""
+"""Whom a master asks, before it decides anything, for the newest commit that they have seen and for what it has signed."""
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
 
 import aiohttp
 import msgspec
 
+from adapters.log.checkpoints import Kept
+from domain.events import Checkpoint
 from domain.ports import Witnessed
 
 LOG = logging.getLogger("leaseway.master")
 WAIT_S = 5.0
+SIGNED_MAX: Final = 1000
+"""The newest so many checkpoints are asked for: sixteen hours of one a minute."""
+WHO: Final = "ClickHouse"
 
-AskWitness = Callable[[], Awaitable[Witnessed | None]]
+A = TypeVar("A")
+
+
+class Archived(msgspec.Struct, frozen=True):
+    """What ClickHouse has seen."""
+
+    newest: Witnessed | None = None
+    """The newest commit that it holds; nobody has signed that."""
+    signed: tuple[Kept, ...] = ()
+    """Checkpoints, newest first, as they are kept there: who asks checks their signatures."""
+
+
+NOTHING: Final = Archived()
+AskArchive = Callable[[], Awaitable[Archived]]
 
 
 class _Health(msgspec.Struct):
     witness: Witnessed | None = None
 
 
-def clickhouse_at(projector_url: str) -> AskWitness:
-    """Return how to ask ClickHouse, through the projector that owns it, for the newest commit that it holds.
+class _Signed(msgspec.Struct):
+    checkpoints: tuple[Checkpoint, ...] = ()
+
+
+def clickhouse_at(projector_url: str) -> AskArchive:
+    """Return how to ask ClickHouse, through the projector that owns it, for what it has seen.
 
     No answer within five seconds, or none that says, is no witness: the archive may be away, and lending does not wait for it.
     """
 
-    async def ask() -> Witnessed | None:
-        try:
-            async with (
-                asyncio.timeout(WAIT_S),
-                aiohttp.ClientSession() as session,
-                session.get(f"{projector_url}/health") as answer,
-            ):
-                return msgspec.json.decode(await answer.read(), type=_Health).witness
-        except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError, OSError) as error:
-            LOG.info("clickhouse_no_witness", extra={"why": str(error) or type(error).__name__})
-            return None
+    async def ask() -> Archived:
+        health, signed = await asyncio.gather(
+            _asked(f"{projector_url}/health", _Health),
+            _asked(f"{projector_url}/admin/v1/archive/checkpoints?limit={SIGNED_MAX}", _Signed),
+        )
+        kept = tuple(Kept(checkpoint=each, source=WHO) for each in signed.checkpoints) if signed is not None else ()
+        return Archived(health.witness if health is not None else None, kept)
 
     return ask
+
+
+async def _asked(url: str, kind: type[A]) -> A | None:
+    try:
+        async with asyncio.timeout(WAIT_S), aiohttp.ClientSession() as session, session.get(url) as answer:
+            return msgspec.json.decode(await answer.read(), type=kind)
+    except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError, OSError) as error:
+        LOG.info("clickhouse_no_witness", extra={"url": url, "why": str(error) or type(error).__name__})
+        return None

@@ -2,13 +2,13 @@
 
 from typing import Any, Final
 
-from adapters.clickhouse import archived
+from adapters.clickhouse import archived, checkpoints
 from adapters.clickhouse.pages import BadQueryError
 from adapters.http.server import Call
 from domain.events import Checkpoint
 from domain.events.base import tag_of
 from domain.subjects import CONTROL, EVENTS, LEDGER
-from services.projector.parameters import NS_MAX, Parameters, none_left, take_number
+from services.projector.parameters import NS_MAX, Parameters, none_left, take_number, take_switch
 from services.projector.routes import Desk, Routes
 
 CHECKPOINTS_MAX: Final = 50_000
@@ -29,12 +29,17 @@ def add(routes: Routes, desk: Desk) -> None:
         found = await desk.ask(archived.messages, stream, after, limit) if limit else []
         return {"stream": stream, "first": reach.first, "last": reach.last, "messages": found}
 
-    async def checkpoints(_: Call, said: Parameters) -> Any:
+    async def signed(_: Call, said: Parameters) -> Any:
+        limit = take_number(said, "limit", CHECKPOINTS_MAX, CHECKPOINTS_MAX, least=1)
+        unlisted = take_switch(said, "unlisted")
         none_left(said)
-        return {"checkpoints": await desk.ask(archived.bodies, _CHECKPOINT, CHECKPOINTS_MAX)}
+        answer = {"checkpoints": await desk.ask(checkpoints.newest, limit)}
+        if unlisted:
+            answer["unlisted"] = await desk.ask(checkpoints.unlisted, _CHECKPOINT, limit)
+        return answer
 
     routes.add("/admin/v1/archive", archive)
-    routes.add("/admin/v1/archive/checkpoints", checkpoints)
+    routes.add("/admin/v1/archive/checkpoints", signed)
 
 
 _CHECKPOINT: Final = tag_of(Checkpoint)

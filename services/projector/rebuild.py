@@ -22,7 +22,7 @@ from projections.folds import Runs
 from projections.ledger import BEGINNING, Chain
 from projections.project import LAST_TABLE, STREAMS, Context, project
 from projections.rollups import ROLLUPS
-from projections.tables import RETAINED
+from projections.tables import CHECKPOINTS, RETAINED
 from services.projector.threads import in_thread
 
 _LOG: Final = logging.getLogger("leaseway.projector")
@@ -157,6 +157,8 @@ class _Rebuild:
             self._by.rebuilt.state = "changing_places"
             await self._take_kept()
             await in_thread(beside.keep_older_counts, self._store, ROLLUPS)
+            messages = LAST_TABLE + (beside.SUFFIX if self._from_stream else "")
+            await in_thread(beside.keep_older_rows, self._store, CHECKPOINTS, messages)
             await in_thread(beside.take_places, self._store, self._tables, ROLLUPS)
             self._by.rebuilt.waited_us = self._by.now_us() - waiting_us
 

@@ -11,8 +11,8 @@ from typing import Final, Literal
 import msgspec
 
 from adapters.clock import new_generation
-from adapters.keys import load_credentials
-from adapters.log.checkpoints import CheckpointBook
+from adapters.keys import Signer, load_credentials
+from adapters.log.checkpoints import CheckpointBook, signed_by
 from adapters.log.feed import order_of
 from adapters.log.history import Streams, begin_generation, newest_readable
 from adapters.log.witness import FileWitnessBook
@@ -30,7 +30,8 @@ from domain.ids import Generation, NodeId
 from domain.ports import Stream
 from domain.subjects import CONTROL, DECISIONS, EVENTS, LEDGER, ledger_subject
 from services.config import Config, preflight_file
-from services.data_directory import Endpoints
+from services.data_directory import Endpoints, known_endpoints
+from services.master.witnesses import clickhouse_at
 from services.standalone.bus import BusChild
 
 _LOG: Final = logging.getLogger("leaseway.provision")
@@ -147,6 +148,7 @@ async def renew(config: Config, url: str, reason: str, *, from_file: bool) -> Co
         known = [*await _generations_known(config.data), await _newest_fed(bus.stream(DECISIONS))]
         head = await newest_readable(streams.ledger)
         known.append(head.generation if head is not None else Generation(""))
+        known += await _generations_archived(config)
         count = max(map(_count_of, known)) + 1
         subject = ledger_subject(config.cluster.name)
         return await begin_generation(streams, new_generation(count), reason, publish_to=subject)
@@ -173,6 +175,13 @@ async def _generations_known(data: Path) -> list[Generation]:
         _LOG.warning("witness_put_aside", extra={"file": str(aside), "error": str(error)})
         return known
     return [*known, seen.generation] if seen is not None else known
+
+
+async def _generations_archived(config: Config) -> list[Generation]:
+    """Return the generations of which ClickHouse, where it answers, has checkpoints that this cluster's master has signed."""
+    public = Signer(load_credentials(config.data / "keys" / "master.json").master_seed).public
+    archived = await clickhouse_at(known_endpoints(config).projector)()
+    return [each.checkpoint.generation for each in signed_by(archived.signed, public, config.cluster.name)]
 
 
 async def _newest_fed(feed: Stream) -> Generation:

@@ -10,16 +10,18 @@ from adapters.clickhouse.store import Store
 from adapters.clock import SystemClock
 from adapters.http.server import HttpServer
 from adapters.keys import Credentials, save_credentials
+from adapters.log.checkpoints import sign
 from adapters.log.copied import CopiedStream
 from adapters.log.report import Report
 from adapters.log.verify import Part
 from domain.errors import HistoryGapError
+from projections.project import Context, project
 from services.cli.audit_source import Source, archived_checkpoints, opened
 from services.cli.audit_workers import verified
 from services.projector.api import Api
 from services.projector.health import Health
 from services.projector.projector import Projector, Setup
-from tests.mutations.life import Life, lived
+from tests.mutations.life import SIGNER, Life, lived
 from tests.support.history import CLUSTER, SECRET, START_NS, envelope
 from tests.support.projections import QUICK, caught_up, running
 
@@ -71,6 +73,31 @@ async def test_the_archive_verifies_as_the_streams_do_and_meets_what_was_signed(
     assert report.clean, report.differences
     assert report.commits == len(life.ledger)
     assert [met.source for met in report.checkpoints] == ["ClickHouse"]
+
+
+async def test_what_was_signed_is_met_though_its_message_is_too_old_to_be_kept(
+    url: str, database: Callable[[], Store], tmp_path: Path
+):
+    database().command("ALTER TABLE events DELETE WHERE event = 'obs.checkpoint' SETTINGS mutations_sync = 2")
+    report = await audit(url, tmp_path)
+    assert report.clean, report.differences
+    assert [met.source for met in report.checkpoints] == ["ClickHouse"]
+
+
+@pytest.mark.parametrize("resigned", [True, False])
+async def test_a_checkpoint_of_the_archive_that_states_another_commit_is_a_difference_and_so_is_a_false_signature(
+    url: str, life: Life, database: Callable[[], Store], tmp_path: Path, resigned: bool
+):
+    other = msgspec.structs.replace(life.checkpoints[1], digest="ab" * 16)
+    body = envelope("master", "m", 2, sign(other, SIGNER) if resigned else other)
+    forged = msgspec.structs.replace(life.facts[-1], seq=10**6, body=body)
+    rows = project("LW_EVENTS", 1, [forged], Context(router="t")).rows["checkpoints"]
+    database().insert_columns("checkpoints", rows.columns, token="forged")
+    [difference] = (await audit(url, tmp_path)).differences
+    assert difference.detail.startswith(
+        (f"commit {other.version}:", f"checkpoint of version {other.version} in ClickHouse:")
+    )
+    assert ("was signed for digest abab" if resigned else "its signature is not that of its key") in difference.detail
 
 
 async def test_a_message_that_the_archive_lacks_is_named(url: str):

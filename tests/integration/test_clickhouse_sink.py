@@ -17,7 +17,7 @@ from domain.errors import BadConfigError, BrokenSetupError, DataInUseError, Stor
 from domain.subjects import EVENTS, LEDGER
 from projections.project import LAST_TABLE, Context, project
 from projections.rows import Block, Rows
-from projections.tables import MIGRATIONS, RETAINED, SCHEMA_VERSION, TABLES, Migration, column_names
+from projections.tables import EXPIRING, MIGRATIONS, RETAINED, SCHEMA_VERSION, TABLES, Migration, column_names
 from tests.support.chdb import embedded_only
 from tests.support.facts import Ledger, Teller, finished, granted, lent, plan, verdict
 
@@ -202,9 +202,9 @@ def test_rows_that_were_written_before_a_step_are_read_with_its_columns_afterwar
 def test_retention_is_whole_days_and_set_only_where_it_differs(store: Store):
     assert days_of(1) == 1
     assert days_of(86_400_000_001) == 2
-    assert set_retention(store, RETAINED, 30) == []
-    assert set_retention(store, RETAINED, 7) == sorted(RETAINED)
-    assert set_retention(store, RETAINED, 7) == []
+    assert set_retention(store, EXPIRING, 30) == []
+    assert set_retention(store, EXPIRING, 7) == sorted(EXPIRING)
+    assert set_retention(store, EXPIRING, 7) == []
 
 
 def test_notes_keep_the_newest_of_each_life_and_refuse_another_cluster(store: Store):

@@ -133,6 +133,7 @@ async def test_health_says_how_far_each_stream_is_and_what_runs(client: Client):
         "cause": "",
     }
     rows = {"events": 21, "decisions": 21, "requests": 5, "commits": 5, "rejected": 0, "loads": 0, "health": 0}
+    rows |= {"checkpoints": 0}
     assert body["rows"] == rows
     assert body["versions"]["router"] == "test"
     assert body["versions"]["clickhouse"].startswith("26.")

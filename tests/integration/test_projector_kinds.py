@@ -4,8 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import asdict
 
-from adapters.clickhouse import queries
+from adapters.clickhouse import checkpoints, queries
 from adapters.clickhouse.store import Store
 from domain.ids import NodeId
 from domain.subjects import EVENTS, observation_subject
@@ -41,7 +42,8 @@ async def told(database: Callable[[], Store]) -> dict[str, Rows]:
             "loads": queries.loads,
             "health": queries.health,
         }
-        return {table: ask(projector.store, column_names(table), asked)[0] for table, ask in named.items()}
+        rows = {table: ask(projector.store, column_names(table), asked)[0] for table, ask in named.items()}
+        return rows | {"checkpoints": [asdict(each) for each in checkpoints.newest(projector.store, 10)]}
 
 
 def of_kind(rows: Rows, kind: str) -> dict[str, Any]:
@@ -126,3 +128,7 @@ async def test_health_says_it_of_one_node_whoever_states_it(told: dict[str, Rows
     states(rows, "heartbeat_missed", silent_us=6_000_000, producer="master")
     states(rows, "not_accepting", reason="restoring", producer=str(NodeId("n2")))
     states(rows, "registered", node_version="0.1.0")
+
+
+async def test_a_checkpoint_is_a_row_with_all_that_it_states(told: dict[str, Rows]):
+    assert told["checkpoints"] == [asdict(SEEN[-1])]

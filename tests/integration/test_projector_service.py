@@ -134,6 +134,7 @@ async def test_rows_are_the_messages_of_the_bus_after_kills_of_projector_and_bus
             "rejected": 0,
             "loads": 0,
             "health": 0,
+            "checkpoints": 0,
         }
         assert health["witness"]["digest"] == ledger.digest
         decisions = (await service.get("/v1/decisions", kind="granted", limit="1000"))["decisions"]

@@ -8,6 +8,7 @@ from domain.events import (
     Accepting,
     BorrowReturned,
     BreakerChanged,
+    Checkpoint,
     CutOff,
     Decision,
     Draining,
@@ -47,7 +48,20 @@ from domain.events import (
     Unloaded,
 )
 from domain.ids import ModelId
-from tests.support.facts import HELPER, LINK, MODEL, OWNER, granted, lease, lent, plan, request, verdict
+from tests.support.facts import (
+    CLUSTER,
+    GENERATION,
+    HELPER,
+    LINK,
+    MODEL,
+    OWNER,
+    granted,
+    lease,
+    lent,
+    plan,
+    request,
+    verdict,
+)
 
 OTHER = ModelId("llama/8b")
 ENDS: dict[str, Any] = {
@@ -160,5 +174,20 @@ CONDITIONS: tuple[Input, ...] = (
 SEEN: tuple[Observation, ...] = (
     HeartbeatMissed(node=HELPER, silent_us=6_000_000),
     HeartbeatSeen(node=HELPER),
+    Checkpoint(
+        cluster=CLUSTER,
+        generation=GENERATION,
+        version=9,
+        digest="ab" * 16,
+        hi=40,
+        chi=3,
+        state="cd" * 16,
+        tail_hi=44,
+        tail_chi=4,
+        tail="ef" * 16,
+        at_us=1,
+        public="U" * 56,
+        signature="12" * 64,
+    ),
 )
-"""Every observation about how a node is."""
+"""Every observation that rows are made of."""

@@ -16,16 +16,17 @@ from typing import Any
 
 from adapters.clickhouse.migrate import migrate
 from adapters.clickhouse.store import Store, open_store
-from domain.subjects import EVENTS, LEDGER
+from domain.events import Checkpoint
+from domain.subjects import EVENTS, LEDGER, observation_subject
 from projections.rollups import ROLLUPS
 from projections.tables import MIGRATIONS, RETAINED
 from services.projector.batches import BatchLimits
-from tests.support.facts import DAY_NS, Teller, finished, granted, held, lent, plan, verdict
+from tests.support.facts import CLUSTER, DAY_NS, GENERATION, Teller, finished, granted, held, lent, plan, verdict
 from tests.support.projections import Bus, SteppedClock, a_projector, caught_up, counts, running
 from tests.support.waiting import until
 
-REQUESTS, COMMITS = 400, 150
-FACTS = 3 * REQUESTS
+REQUESTS, COMMITS, CHECKPOINTS = 400, 150, 20
+FACTS = 3 * REQUESTS + CHECKPOINTS
 DECISIONS = 2 * COMMITS
 DECISION_ROWS = 3 * COMMITS
 
@@ -56,12 +57,21 @@ async def the_same_bus(day: int) -> Bus:
     """Return streams that are the same in every process: made, stamped and filled alike, over the midnight after `day`."""
     midnight_us = (day + 1) * DAY_NS // 1000
     bus = Bus(SteppedClock(midnight_us - 1000 * FACTS, step_us=1500))
-    teller = Teller("n1")
+    teller, master = Teller("n1"), Teller("master")
     for number in range(REQUESTS):
         await bus.tell(teller, held(number), lent(number), finished(number, helper="n2"))
         if number < COMMITS:
             await bus.commit(plan(verdict(), verdict(helper="n3", outcome="skipped", code="outranked")), granted())
+        if number % (REQUESTS // CHECKPOINTS) == 0:
+            said = _checkpoint(number)
+            await bus[EVENTS].publish(observation_subject(CLUSTER, 1, said), master.body(said))
     return bus
+
+
+def _checkpoint(version: int) -> Checkpoint:
+    return Checkpoint(
+        cluster=CLUSTER, generation=GENERATION, version=version, digest="ab" * 16, hi=version, chi=0, at_us=version
+    )
 
 
 async def main(dsn: str, database: str, moment: str, number: int, day: int) -> None:
@@ -102,6 +112,7 @@ def told(store: Store) -> dict[str, Any]:
         "decisions": decided["n"],
         "dispatches": counts(store, "decisions", EVENTS),
         "requests": counts(store, "requests", EVENTS),
+        "checkpoints": counts(store, "checkpoints", EVENTS),
         "counted": {rollup.table: _counted(store, rollup.table) for rollup in ROLLUPS},
         "void": store.query("SELECT countIf(void) AS n FROM commits")[0]["n"],
         "days": store.query("SELECT uniqExact(day) AS n FROM events")[0]["n"],
@@ -120,6 +131,7 @@ EXPECTED = {
     "decisions": DECISIONS,
     "dispatches": [REQUESTS, REQUESTS],
     "requests": [REQUESTS, REQUESTS],
+    "checkpoints": [CHECKPOINTS, CHECKPOINTS],
     "counted": {
         "decisions_by_minute": DECISION_ROWS + REQUESTS,
         "requests_by_minute": REQUESTS,

@@ -15,6 +15,7 @@ RELEASED = {
     1: "3b5766956e263d382028a9324f736863",
     2: "f633be796185abc7e3766201bc543cde",
     3: "a7d264c65596acc03d839a32c00d16c1",
+    4: "906a718557f076868aa51dbebab38560",
 }
 """Add a line for each new migration; a line that is here never changes."""
 STATEMENTS = [statement for step in MIGRATIONS for statement in step.statements]
