@@ -201,7 +201,8 @@ async def _all_of(
 
 async def bounds_of(streams: Mapping[str, Stream]) -> dict[str, Bounds]:
     """Return what each of the three streams holds now."""
-    return {name: await streams[name].bounds() for name in PUBLIC}
+    found = await asyncio.gather(*(streams[name].bounds() for name in PUBLIC))
+    return dict(zip(PUBLIC, found, strict=True))
 
 
 async def _stored(
@@ -210,7 +211,9 @@ async def _stored(
     """Yield what lies between `place` and the ends in `bounds`, by stamp; a tie goes to the stream that is named first."""
     readers = {name: _singly(streams[name], place.of(name), bounds[name].last) for name in PUBLIC}
     try:
-        heads = {name: await anext(reader, None) for name, reader in readers.items()}
+        # all of them to their end: a reader that is running cannot be closed
+        firsts = await asyncio.gather(*(anext(each, None) for each in readers.values()), return_exceptions=True)
+        heads = {name: _unless_failed(first) for name, first in zip(readers, firsts, strict=True)}
         while waiting := [(head.stamp_ns, PUBLIC.index(name)) for name, head in heads.items() if head is not None]:
             name = PUBLIC[min(waiting)[1]]
             message = heads[name]
@@ -221,6 +224,12 @@ async def _stored(
     finally:
         for reader in readers.values():
             await reader.aclose()
+
+
+def _unless_failed(first: StoredMessage | BaseException | None) -> StoredMessage | None:
+    if isinstance(first, BaseException):
+        raise first
+    return first
 
 
 async def _singly(stream: Stream, after: int, until: int | None) -> AsyncGenerator[StoredMessage, None]:

@@ -22,7 +22,7 @@ _KEPT_MAX, _KEPT_BYTES_MAX = 8192, 8 * 1024 * 1024
 """Messages kept for all, and their bytes."""
 _BACK: Final = 1000
 """Messages of each stream that are read at the start: clients that come back after a restart find what they missed."""
-_AT_ONCE: Final = 2
+_AT_ONCE: Final = 4
 """Clients that are given a piece of the past at the same time."""
 _PIECE, _PIECE_BYTES = 512, 256 * 1024
 """Messages of such a piece, and their bytes."""

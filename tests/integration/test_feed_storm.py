@@ -1,10 +1,10 @@
 """Many clients of the events that come, are cut off and come back all at once: nobody waits for them, and they lose nothing."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from itertools import pairwise
-from time import thread_time
 from urllib.parse import urlsplit
 
 import pytest
@@ -14,12 +14,14 @@ from domain.subjects import DECISIONS
 from tests.support.facts import finished, granted
 from tests.support.nats import ServerUnderTest
 from tests.support.public import FeedServer, Public, feed_of
+from tests.support.stall import Watch, elsewhere
 from tests.support.story import story_on
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.real
 ROUNDS = 5
-STORED = 1500
+EVENT = re.compile(rb"^id: (\S+)\nevent: (\S+)$", re.MULTILINE)
+STORED = 1200
 """Events that are there before anybody comes."""
 STALL_S = 0.25
 """The longest time of the processor for which the server's loop may do nothing else."""
@@ -46,17 +48,15 @@ class Listener:
         head = f"GET {where.path} HTTP/1.1\r\nHost: {where.netloc}\r\nLast-Event-ID: {self.ids[-1]}\r\n\r\n"
         writer.write(head.encode())
         assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
-        place, told = "", False
+        rest = b""
         while len(self.ids) <= count:
-            line = await reader.readline()
-            if line.startswith(b"id: "):
-                place = line[4:-1].decode()
-            elif line.startswith(b"event: "):
-                assert not line.startswith(b"event: leaseway."), line
-                told = True
-            elif line == b"\n" and told:
-                self.ids.append(place)
-                told = False
+            came = await reader.read(1 << 16)
+            assert came, "it was cut off"
+            *blocks, rest = (rest + came).split(b"\n\n")
+            for block in blocks:
+                if found := EVENT.search(block):
+                    assert not found[2].startswith(b"leaseway."), block
+                    self.ids.append(found[1].decode())
 
     def is_whole(self) -> bool:
         """Tell whether each event moved one stream on by one: nothing is left out, nothing comes twice, all is in order."""
@@ -68,31 +68,10 @@ def steps(before: Place, after: Place) -> list[int]:
     return sorted((after.events - before.events, after.control - before.control, after.decisions - before.decisions))
 
 
-class Watch:
-    """The most that the loop worked on others before it came back to one who waits for its turn."""
-
-    stalled_s = 0.0
-
-    def __init__(self) -> None:
-        self._looked_s = thread_time()  # of the processor: what else runs on the machine is no stall
-        self._look()
-
-    def _look(self) -> None:
-        now_s = thread_time()
-        self.stalled_s, self._looked_s = max(self.stalled_s, now_s - self._looked_s), now_s
-        self._next = asyncio.get_running_loop().call_later(0.005, self._look)
-
-    def end(self) -> float:
-        """Return the longest stall in seconds."""
-        self._next.cancel()
-        return self.stalled_s
-
-
 async def tell(public: Public) -> None:
     """Tell a hundred events, as they come."""
     for _ in range(10):
-        await public.tell(*(finished(number) for number in range(9)))
-        await public.decide(granted())
+        await asyncio.gather(*(public.tell(finished(number)) for number in range(9)), public.decide(granted()))
 
 
 @asynccontextmanager
@@ -108,12 +87,8 @@ async def beside(*work: object) -> AsyncIterator[None]:
 
 
 async def listening(listeners: list[Listener], count: int) -> None:
-    """Have all of them listen at once, in a loop of their own: what they do is no work of the server's."""
-
-    async def all_of_them() -> None:
-        await asyncio.gather(*(each.listen(count) for each in listeners))
-
-    await asyncio.to_thread(asyncio.run, all_of_them())
+    """Have all of them listen at once: what they do is no work of the server's."""
+    await elsewhere(each.listen(count) for each in listeners)
 
 
 async def storm(public: Public, clients: int) -> float:
@@ -135,8 +110,7 @@ async def storm(public: Public, clients: int) -> float:
 async def stored(public: Public) -> None:
     await public.link()
     for _ in range(STORED // 100):
-        await public.tell(*(finished(number) for number in range(99)))
-        await public.decide(granted())
+        await asyncio.gather(*(public.tell(finished(number)) for number in range(99)), public.decide(granted()))
 
 
 async def test_fifty_clients_that_are_cut_off_and_come_back_together_lose_nothing_and_stall_nobody(

@@ -41,7 +41,7 @@ def public() -> Public:
     return made
 
 
-async def away_for_an_hour(public: Public, each: int = 40) -> int:
+async def away_for_an_hour(public: Public, each: int = 20) -> int:
     """Tell events all along an hour, and return how many."""
     loop = asyncio.get_running_loop()
     begun_s, told = loop.time(), 0
@@ -90,7 +90,7 @@ async def test_what_the_streams_dropped_meanwhile_is_counted_and_the_rest_comes_
         await public.tell(finished(0))
         await until("the first failure", lambda: stated(hooks)["failures"])
         told = 1 + await away_for_an_hour(public)
-        public.streams[EVENTS].expire(told // 2)
+        public.streams[EVENTS].expire(told * 3 // 4)
         async with serving(port) as endpoint:
             await until("the last", lambda: stated(hooks)["place"] == f"{told}-0-{public.decisions}", timeout_s=30)
             got, missed = sequences(endpoint.ids), stated(hooks)["missed"]
