@@ -17,9 +17,10 @@ from adapters.log.scan import NO_AGES, Ages
 from adapters.log.segments import version_at
 from adapters.log.verify import Part
 from adapters.nats.layout import EVENTS_AGE_S, LEDGER_AGE_S
-from adapters.times import Moment
+from adapters.times import Moment, utc
 from domain.errors import BadConfigError, HistoryError, NotYetError, UnreachableError
 from domain.events import Checkpoint
+from domain.ports import Stream
 from services.cli.audit_copies import (
     book_of,
     damages_of,
@@ -135,7 +136,7 @@ def source_of(place: Here, against: Kind | None, copy: Path | None) -> Source:
         copy = newest_copy(place.config.data, imported)
     if copy is not None:
         if against not in {None, "copy"}:
-            raise BadConfigError(f"audit verify --against {against}: a copy is read with --copy alone")
+            raise BadConfigError(f"--against {against}: a copy is read with --copy alone")
         header = bundle.load(copy).header
         ours = key.is_file() and is_ours(header, load_credentials(key))
         return Source(kind="copy", cluster=header.cluster, copy=str(copy), key=str(key) if ours else "")
@@ -212,18 +213,20 @@ async def _part(at: Opened, asked: Asked, checkpoints: list[Kept]) -> Part:
     if asked.begin is not None:
         number = asked.begin.number
         first = await version_at(ledger, asked.begin.stamp_ns(end_ns) - 1) + 1 if number is None else number
+        if number is None and first > (await ledger.bounds()).last:
+            raise BadConfigError(f"--from: nothing was stored since then; {await _stored(ledger)}")
     if asked.end is not None:
         number = asked.end.number
         last = await version_at(ledger, asked.end.stamp_ns(end_ns)) if number is None else number
         if not last:
-            raise BadConfigError("audit verify --to: nothing was stored until then")
+            raise BadConfigError(f"--to: nothing was stored until then; {await _stored(ledger)}")
     if first and last and first > last:
-        raise BadConfigError(f"audit verify: --from must not be after --to, they are versions {first} and {last}")
+        raise BadConfigError(f"--from: must not be after --to, they are versions {first} and {last}")
     snapshot = None
     if asked.from_snapshot:
         snapshot = await at.find(last or _ANY)
         if snapshot is None:
-            raise NotYetError("audit verify --from-snapshot: there is no whole snapshot yet to begin at; leave it out")
+            raise NotYetError("--from-snapshot: there is no whole snapshot yet to begin at; leave it out")
     return Part(
         first=first,
         last=last,
@@ -232,6 +235,16 @@ async def _part(at: Opened, asked: Asked, checkpoints: list[Kept]) -> Part:
         checkpoints=checkpoints,
         signatures_hold=True,
     )
+
+
+async def _stored(ledger: Stream) -> str:
+    """Return what there is to verify, in words."""
+    bounds = await ledger.bounds()
+    oldest, newest = await ledger.get(bounds.first), await ledger.last()
+    if oldest is None or newest is None:
+        return "no decision is stored yet"
+    begun, ended = utc(oldest.stamp_ns), utc(newest.stamp_ns)
+    return f"stored are versions {oldest.seq} to {newest.seq}, from {begun} to {ended}"
 
 
 def tell(report: Report, *, as_json: bool) -> None:

@@ -27,8 +27,9 @@ def run(parsed: argparse.Namespace) -> int:
         query["folded"] = "true"
     place, out = here(parsed), Output(as_json=parsed.json)
 
+    shown = printer(out, "decisions", line_of, {name: query[name] for name in _FILTERS if name in query})
     query["limit"] = str(parsed.limit)
-    asyncio.run(show(place, "decisions", query, printer(out, "decisions", line_of), follow=parsed.follow))
+    asyncio.run(show(place, "decisions", query, shown, follow=parsed.follow))
     return EXIT_OK
 
 

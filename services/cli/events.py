@@ -17,6 +17,7 @@ from services.cli.rows import printer
 from services.cli.show import Output, Row, duration, note, printable
 from services.lifecycle import EXIT_OK, one_line
 
+_MICRO: Final = 1_000_000
 _NOTHING: Final[tuple[object, ...]] = ("", None, [])
 """Values that say no more than that the field is there."""
 
@@ -87,7 +88,9 @@ def line_of(row: Row) -> str:
 
 
 def _field(name: str, value: object) -> str:
-    """Return a field with its value, durations in their unit; `--json` has them as they are stored."""
+    """Return a field with its value, durations and work in their units; `--json` has them as they are stored."""
+    if name == "work" and isinstance(value, int):
+        return f"work={value / _MICRO:g}"
     if name.endswith("_us") and isinstance(value, int):
         return f"{name.removesuffix('_us')}={duration(value).replace(' ', '')}"
     return f"{name}={_short(value)}"

@@ -33,8 +33,9 @@ def run(parsed: argparse.Namespace) -> int:
         rows = [_same_row(pair) for pair in plan.same_node] + [_row(planned) for planned in plan.links]
         out.rows("Links of groups", rows, _COLUMNS, none="no group has two members")
         if plan.refused and not parsed.skip_ineligible:
+            none = "none would be made" if parsed.dry_run else "none is made"
             raise BadLinkError(
-                f"{parsed.file}: {len(plan.refused)} of {len(plan.links)} links may not be, so none is made: mend what the rows "
+                f"{parsed.file}: {len(plan.refused)} of {len(plan.links)} links may not be, so {none}: mend what the rows "
                 "above say of each that is refused (or take it out of its group), or make the others with --skip-ineligible"
             )
         if not parsed.dry_run:

@@ -23,8 +23,9 @@ def run(parsed: argparse.Namespace) -> int:
     query = {name: getattr(parsed, name) for name in _FILTERS if getattr(parsed, name)}
     place, out = here(parsed), Output(as_json=parsed.json)
 
+    shown = printer(out, "loads", line_of, {name: query[name] for name in _FILTERS if name in query})
     query["limit"] = str(parsed.limit)
-    asyncio.run(show(place, "loads", query, printer(out, "loads", line_of), follow=parsed.follow))
+    asyncio.run(show(place, "loads", query, shown, follow=parsed.follow))
     return EXIT_OK
 
 

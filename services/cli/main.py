@@ -6,7 +6,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from services.cli.parser import BadUsageError, build_parser, subparsers_of
+from domain.spelling import did_you_mean
+from services.cli.parser import BadUsageError, build_parser, flags_of, subparsers_of
 from services.lifecycle import EXIT_CALLER, EXIT_OK, explain
 
 
@@ -30,7 +31,9 @@ def _run(arguments: list[str]) -> int:
         teach_engine(parser)
     parsed, unknown = parser.parse_known_args(arguments)
     if unknown:
-        getattr(parsed, "parser", parser).error(f"unknown argument {unknown[0]!r}")
+        of = getattr(parsed, "parser", parser)
+        perhaps = did_you_mean(unknown[0].partition("=")[0], flags_of(of)) if unknown[0].startswith("--") else ""
+        of.error(f"unknown argument {unknown[0]!r}{perhaps}")
     if parsed.version:
         parsed.module, parsed.command = "version", "version"
     if parsed.command is None:

@@ -87,6 +87,11 @@ def build_parser() -> Parser:
     return parser
 
 
+def flags_of(parser: argparse.ArgumentParser) -> list[str]:
+    """Return the flags of a command."""
+    return [flag for action in parser._actions for flag in action.option_strings]  # noqa: SLF001  # as below
+
+
 def subparsers_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
     """Return the commands right below `parser`, by name in order of statement."""
     for action in parser._actions:  # noqa: SLF001  # argparse has no other way to ask

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -87,8 +88,16 @@ async def fetch(place: Here, who: str, url: str, path: str, query: dict[str, str
         ) from None
 
 
-async def get(place: Here, who: str, url: str, path: str, query: dict[str, str] | None = None) -> Any:
-    """Return the JSON of a good answer.
+async def get(
+    place: Here,
+    who: str,
+    url: str,
+    path: str,
+    query: dict[str, str] | None = None,
+    *,
+    flags: Mapping[str, str] | None = None,
+) -> Any:
+    """Return the JSON of a good answer. `flags`: what parameters of the query are called on the command line, if not the same.
 
     Raises:
         UnreachableError: `who` does not answer, or says that it cannot now.
@@ -97,10 +106,14 @@ async def get(place: Here, who: str, url: str, path: str, query: dict[str, str] 
     status, said = await fetch(place, who, url, path, query)
     if status >= 400:
         error = said.get("error") if isinstance(said, dict) else None
-        why = error.get("message", said) if isinstance(error, dict) else said
-        raise (UnreachableError if status >= 500 else BadConfigError)(
-            f"{who} {url}: answers {status}: {str(why)[:300]}"
-        )
+        why = str(error.get("message", said) if isinstance(error, dict) else said)[:300]
+        param = str(error.get("param") or "") if isinstance(error, dict) else ""
+        if (
+            status == 400 and param
+        ):  # the question is at fault, whoever says so; it is told by the names that it was asked in
+            flag = (flags or {}).get(param, f"--{param}")
+            raise BadConfigError(f"{flag}: {why.removeprefix(f'{param}: ')}")
+        raise (UnreachableError if status >= 500 else BadConfigError)(f"{who} {url}: answers {status}: {why}")
     return said
 
 

@@ -1,12 +1,12 @@
 """Rows of the projector as a command prints them: the newest ones in order of time, and on with what comes."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from domain.errors import UnreachableError
 from services.cli.reach import Here, get
-from services.cli.show import Output, Row, note
+from services.cli.show import Output, Row, note, printable
 
 _POLL_S: Final = 0.5
 
@@ -37,12 +37,15 @@ async def _page(place: Here, table: str, query: dict[str, str]) -> dict[str, Any
     return answer
 
 
-def printer(out: Output, title: str, line_of: Callable[[Row], str]) -> Callable[[Sequence[Row]], None]:
-    """Return what prints rows by `line_of`, and says to a person that there are none."""
+def printer(
+    out: Output, title: str, line_of: Callable[[Row], str], filters: Mapping[str, str] | None = None
+) -> Callable[[Sequence[Row]], None]:
+    """Return what prints rows by `line_of`, and says to a person that there are none, and with which filters."""
+    said = "".join(f" --{name} {value}" for name, value in (filters or {}).items())
 
     def print_rows(rows: Sequence[Row]) -> None:
         if not rows and not out.as_json:
-            out.say(f"{title}: none", {})
+            out.say(printable(f"{title}: none" + (f" with{said}" if said else "")), {})
         for row in rows:
             out.say(line_of(row), row)
 

@@ -1,5 +1,6 @@
 """What a row of the decision log, of loads or of a fact says, in words: each kind has its sentence with the numbers behind it."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
@@ -7,6 +8,7 @@ from services.cli.show import duration
 
 Row = Mapping[str, Any]
 _MICRO: Final = 1_000_000
+_MICROSECONDS: Final = re.compile(r"\b([0-9]{1,18}) us\b")
 
 
 def said(row: Row) -> str:
@@ -149,6 +151,11 @@ def _native_waited(row: Row) -> str:
     )
 
 
+def _in_units(reason: str) -> str:
+    """Return a stored reason with its microseconds in the unit that people would take."""
+    return _MICROSECONDS.sub(lambda found: duration(int(found[1])), reason)
+
+
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
@@ -162,7 +169,7 @@ _SAYINGS: Final[dict[str, Callable[[Row], str]]] = {
     "checked": lambda row: f"nothing has changed for {duration(row['quiet_us'])}: the helper is asked what it runs",
     "stalled": lambda row: f"no sign of work for {duration(row['quiet_us'])}: the owner takes all back",
     "breaker": _breaker,
-    "health": lambda row: f"{row['outcome']}: {row['reason']}",
+    "health": lambda row: f"{row['outcome']}: {_in_units(row['reason'])}",
     "presumed_lost": lambda _: "its owner is silent: the request may be lost",
     "orphaned": lambda _: "its owner's process ended with it: the request is over",
     "safe_mode_entered": lambda row: f"no leases from here on: {row['reason']}",

@@ -103,7 +103,7 @@ def _brief(said: Any) -> str:
 async def _say_master(place: Here, out: Output) -> None:
     state = await master_state(place)
     row = {
-        "safe_mode": state.get("safe_mode") or "",
+        "safe_mode": bool(state.get("safe_mode")),
         "generation": state.get("generation"),
         "version": state.get("version"),
         "term": state.get("term"),

@@ -98,7 +98,7 @@ async def _remove(place: Here, out: Output, url: str, tool: str) -> None:
     known = [member.name for member in _tools(load_roster(data, cluster))]
     if f"{PREFIX}{tool}" not in known:
         named = ", ".join(name.removeprefix(PREFIX) for name in known) or "none"
-        raise BadConfigError(f"subscribe --remove: {tool!r}: must be an enrolled tool; there are: {named}")
+        raise BadConfigError(f"--remove {tool!r}: must be an enrolled tool; there are: {named}")
     await _provisioned(place, url, removed=(tool,))
     out.say(f"tool {tool} is removed and cut off; its key is gone", {"tool": tool, "removed": True})
 

@@ -35,12 +35,18 @@ def run(parsed: argparse.Namespace) -> int:
     said = {"from": parsed.since, "to": parsed.until, "step": parsed.step, "node": parsed.node, "model": parsed.model}
     query = {name: str(value) for name, value in said.items() if value}
     path = f"/admin/v1/telemetry/{parsed.question}"
-    answer: dict[str, Any] = asyncio.run(get(place, "projector", place.endpoints.projector, path, query))
+    url, flags = place.endpoints.projector, {"from": "--since", "to": "--until"}
+    answer: dict[str, Any] = asyncio.run(get(place, "projector", url, path, query, flags=flags))
     rows: Sequence[Row] = answer[parsed.question]
     if out.as_json:
         out.rows("", rows, {})
     else:
         print_table(out, parsed.question, rows, answer["step"], whole=parsed.all)
+    if not rows:
+        window = " to ".join(utc(answer[edge] * 1_000_000_000, "seconds") for edge in ("from", "to"))
+        note(
+            f"nothing of that from {window}; `--since 1d` looks further back, `leaseway nodes` shows what may be named"
+        )
     if answer["truncated"]:
         note("there is more than one answer holds: ask for longer steps, a shorter window, or one node")
     if answer["source"] == "minutes":

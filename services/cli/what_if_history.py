@@ -150,14 +150,14 @@ async def _batches(stream: Stream, after: int, until: int) -> AsyncGenerator[Seq
 async def _commit(ledger: Stream, version: int) -> Commit:
     message = await ledger.get(version)
     if message is None:
-        raise BadConfigError(f"what-if: the ledger does not hold version {version}")
+        raise BadConfigError(f"the ledger does not hold version {version}")
     return stored_commit(message)
 
 
 async def _ledger(stream: Stream, say: Say) -> _Ledger:
     head = await last_commit(stream)
     if head is None:
-        raise NotYetError("what-if: no decision is stored yet; there is nothing to ask about")
+        raise NotYetError("no decision is stored yet; there is nothing to ask about")
     found = _Ledger(await first_of_generation(stream, head), head, array("q"), [], {}, [])
     async for batch in _batches(stream, found.first.version - 1, head.version):
         for stored in map(stored_commit, batch):
@@ -198,7 +198,7 @@ async def _facts(stream: Stream, reader: Reader, ledger: _Ledger, say: Say) -> _
                 found.chronicle.hear(given, mono.decode(message.body).mono_us)
         say(f"reading history: fact {batch[-1].seq} of {bounds.last}")
     if not found.stamps:
-        raise NotYetError("what-if: no fact is stored yet; there is nothing to ask about")
+        raise NotYetError("no fact is stored yet; there is nothing to ask about")
     return found
 
 
@@ -232,7 +232,7 @@ def _at(moment: Moment, facts: _Facts, ledger: _Ledger) -> int:
         place = moment.number - ledger.first.version
         if not 0 <= place < len(ledger.hi):
             raise BadConfigError(
-                f"what-if: version {moment.number} is not in the ledger's newest generation, "
+                f"version {moment.number} is not in the ledger's newest generation, "
                 f"which has {ledger.first.version} to {ledger.head.version}"
             )
         return facts.stamp(ledger.hi[place])

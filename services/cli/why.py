@@ -80,7 +80,7 @@ def kind_of(what: str) -> tuple[str, str]:
         end("model", what)
         return "model", what
     raise BadConfigError(
-        f"why {what[:80]!r}: must be a request (req_ and 32 hex digits: the header leaseway-request of its answer; a client's "
+        f"{what[:80]!r}: must be a request (req_ and 32 hex digits: the header leaseway-request of its answer; a client's "
         "own x-request-id is in no event), a lease (00010a2b-812-1), a version (812), or NODE/MODEL"
     )
 

@@ -343,4 +343,5 @@ async def _nobody(past: Past, what: str, stream: str) -> str:
     kept = await past.kept(stream)
     if not kept.last or kept.first > kept.last:
         return f"{what} ({past.name} was asked, and holds nothing of {stream})"
-    return f"{what} ({past.name} was asked; its {stream} begins at {kept.first}, stored {utc(kept.first_ns)})"
+    begins = f"begins at {kept.first}, stored {utc(kept.first_ns)}"
+    return f"{what} ({past.name} was asked; its {stream} {begins}, and ends at {kept.last})"

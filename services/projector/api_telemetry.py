@@ -9,6 +9,7 @@ from adapters.clickhouse.savings import savings
 from adapters.clickhouse.store import Store
 from adapters.clickhouse.telemetry import POINTS_MAX, ROWS_MAX, SERIES, Answer, Window, loads, series
 from adapters.http.server import Call
+from adapters.times import utc
 from projections.idle import idle_steps
 from services.projector.parameters import CHECKS, Parameters, none_left, take_number, take_time
 from services.projector.routes import Answer as Route
@@ -79,7 +80,8 @@ def take_window(said: Parameters, now_ns: int, *, finest: bool = False) -> Windo
     until_s = -(-take_time(said, "to", now_ns, now_ns) // 1_000_000_000)
     since_s = take_time(said, "from", now_ns, (until_s - _HOUR_S) * 1_000_000_000) // 1_000_000_000
     if not 0 <= since_s < until_s < 1 << 32:
-        raise BadQueryError("from", f"from: must be before to, got {since_s} and {until_s}")
+        since, until = (utc(each * 1_000_000_000, "seconds") if each < 1 << 32 else each for each in (since_s, until_s))
+        raise BadQueryError("from", f"from: must be before the end of the window, {until}, got {since}")
     span = until_s - since_s
     most = POINTS_MAX if finest else _POINTS
     fitting = next((step for step in _STEPS if span / step <= most), max(60, -(-span // most // 60) * 60))

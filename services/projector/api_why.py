@@ -157,7 +157,9 @@ class _Asker:
         try:
             return await question(StreamsPast(self._streams))
         except NotKnownError as error:
-            raise NotKnownError(f"{error}; {missed}") from None
+            what, _, asked = missed.partition(" (")
+            same = asked and str(error).startswith(f"{what} (")  # then it need not be said twice
+            raise NotKnownError(f"{error} ({asked}" if same else f"{error}; {missed}") from None
 
     async def _model(self, name: str) -> ModelStory:
         node, slash, model = name.partition("/")

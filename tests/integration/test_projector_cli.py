@@ -183,7 +183,12 @@ async def test_telemetry_is_shown_step_by_step_and_projections_can_be_looked_at_
     assert sum(row["requests"] for row in rows) == BURSTS * JOBS
     assert {row["lent"] for row in rows} == {False, True}
     code, _, err = await rig.cli("telemetry", "requests", "--step", "90")
-    assert (code, "step: must be whole minutes" in err) == (2, True)
+    assert (code, err) == (2, "leaseway telemetry: --step: must be whole minutes in seconds, got 90\n")
+    code, _, err = await rig.cli("telemetry", "--since", "2026-11-30T02:00:00Z", "--until", "2026-11-30")
+    rule = "must be before the end of the window, 2026-11-30T00:00:00Z, got 2026-11-30T02:00:00Z"
+    assert (code, err) == (2, f"leaseway telemetry: --since: {rule}\n")
+    code, nothing, err = await rig.cli("telemetry", "waits", "--node", "nope", "--since", "2h", "--until", "1h")
+    assert (code, nothing, "nothing of that from 20" in err) == (0, "", True), err
     [told] = await rig.rows("projections", "rebuild", "--from", "archive", "--json")
     assert (told["state"], told["messages"]) == ("done", BURSTS * JOBS)
     [status] = await rig.rows("projections", "status", "--json")

@@ -190,6 +190,7 @@ async def test_what_is_unknown_or_misspelt_is_said_with_both_keepers_and_their_r
         assert (status, body["error"]["code"]) == (404, "not_kept")
         assert "NATS was asked; its LW_EVENTS begins at 1" in body["error"]["message"]
         assert "ClickHouse was asked; its LW_EVENTS begins at 1" in body["error"]["message"]
+        assert body["error"]["message"].count(request(99)) == 1, "what nobody knows is named once"
         for path, code in (
             ("/admin/v1/why/commit/999", "not_kept"),
             ("/admin/v1/why/model/zoo/m", "not_kept"),

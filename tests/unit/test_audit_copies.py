@@ -118,6 +118,30 @@ async def test_the_outcome_is_told_though_the_report_cannot_be_written(
     assert "cannot be written" in told
 
 
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        (("--from", "2026-12-31"), "--from: nothing was stored since then"),
+        (("--to", "2026-01-01"), "--to: nothing was stored until then"),
+    ],
+)
+async def test_a_range_in_which_nothing_was_stored_is_answered_with_what_there_is(
+    lived: Lived, tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, str], why: str
+):
+    code, told = await asyncio.to_thread(verified, await written(lived, tmp_path / "copy.zip"), capsys, *flags)
+    assert (code, f"{why}; stored are versions 1 to {lived.last}, from 2026-" in told) == (2, True), told
+
+
+async def test_how_long_ago_counts_back_from_the_newest_message_of_a_copy(
+    lived: Lived, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    path = await written(lived, tmp_path / "copy.zip")
+    code, told = await asyncio.to_thread(verified, path, capsys, "--from", "1d")
+    assert (code, f"audit verify: {lived.last} commits, 0 differences" in told) == (0, True), told
+    code, told = await asyncio.to_thread(verified, path, capsys, "--to", "1d")
+    assert (code, "--to: nothing was stored until then" in told) == (2, True), told
+
+
 def imported(path: Path, data: Path) -> int:
     return main(["audit", "import", str(path), "--data", str(data)])
 

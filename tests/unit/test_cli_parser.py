@@ -41,7 +41,14 @@ def said(capsys, *arguments):
         (["links", "add", "a/b"], "leaseway: missing: HELPER/MODEL (see `leaseway links add --help`)\n"),
         (["status", "--foo"], "leaseway: unknown argument '--foo' (see `leaseway status --help`)\n"),
         (["status", "extra"], "leaseway: unknown argument 'extra' (see `leaseway status --help`)\n"),
-        (["status", "--js"], "leaseway: unknown argument '--js' (see `leaseway status --help`)\n"),
+        (
+            ["status", "--josn"],
+            "leaseway: unknown argument '--josn'; did you mean '--json'? (see `leaseway status --help`)\n",
+        ),
+        (
+            ["status", "--js=1"],
+            "leaseway: unknown argument '--js=1'; did you mean '--json'? (see `leaseway status --help`)\n",
+        ),
         (
             ["up", "--port-base", "x"],
             "leaseway: argument --port-base: must be a whole number, 0 to 65000, got 'x' (see `leaseway up --help`)\n",

@@ -104,6 +104,8 @@ def test_where_there_are_no_rows_a_person_is_told_so_and_a_program_gets_nothing(
     out.as_json = False
     printer(out, "decisions", decisions.line_of)([])
     assert capsys.readouterr().out == "decisions: none\n"
+    printer(out, "decisions", decisions.line_of, {"owner": "nope", "kind": "plan"})([])
+    assert capsys.readouterr().out == "decisions: none with --owner nope --kind plan\n"
 
 
 def test_every_kind_of_load_has_its_sentence():
@@ -130,6 +132,13 @@ def test_a_stored_fact_is_printed_with_durations_in_their_unit_and_without_what_
     assert line.endswith("model.loaded            model=qwen/7b load=8s cause=borrowed displaced=llama/8b")
     line = events.line_of(events.row_of(Teller("n2").tells(Registered(url="", models=(), version="1", depth=2), 8)))
     assert line.endswith("status.registered       version=1 depth=2")
+
+
+def test_what_is_stored_in_small_units_is_told_in_those_that_people_take():
+    [row] = [row for row in everything() if row["kind"] == "health"]
+    assert said(row | {"outcome": "unhealthy", "reason": "silent for 3015060 us"}) == "unhealthy: silent for 3.02 s"
+    assert "  request=" in events.line_of(events.row_of(Teller("n1").tells(lent(1), 7)))
+    assert " work=64 " in events.line_of(events.row_of(Teller("n1").tells(lent(1), 7)))
 
 
 def test_every_filter_of_the_decision_log_is_on_the_command_line():
