@@ -14,6 +14,8 @@ from domain.ports import Witnessed
 
 LOG = logging.getLogger("leaseway.master")
 WAIT_S = 5.0
+_MISDIRECTED: Final = 421
+"""The projector does not answer to the name by which it is asked: its own configuration has to state it (docs/adr/0027)."""
 SIGNED_MAX: Final = 1000
 """The newest so many checkpoints are asked for: sixteen hours of one a minute."""
 WHO: Final = "ClickHouse"
@@ -62,6 +64,9 @@ def clickhouse_at(projector_url: str) -> AskArchive:
 async def _asked(url: str, kind: type[A]) -> A | None:
     try:
         async with asyncio.timeout(WAIT_S), aiohttp.ClientSession() as session, session.get(url) as answer:
+            if answer.status == _MISDIRECTED:
+                LOG.warning("clickhouse_refuses", extra={"url": url, "why": (await answer.text())[:500]})
+                return None
             return msgspec.json.decode(await answer.read(), type=kind)
     except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError, OSError) as error:
         LOG.info("clickhouse_no_witness", extra={"url": url, "why": str(error) or type(error).__name__})

@@ -9,12 +9,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from aiohttp import web
 
+from adapters.http.server import Call, HttpServer
 from adapters.nats.enrolment import key_path
 from services.config import BusConfig, ClickhouseConfig, Config, HttpConfig, NodeConfig, NodeModel
 from services.gateway import main as gateway
-from services.hosts import SETTING
+from services.hosts import SETTING, of_operators
 from services.master import main as master
+from services.master.witnesses import NOTHING, clickhouse_at
 from services.node import main as node
 from services.projector import main as projector
 from tests.support.nats import ServerUnderTest
@@ -79,6 +82,21 @@ async def test_no_process_at_loopback_answers_to_a_name_that_nobody_has_stated(
             assert (host, (await answer(url, Host=host))[0]) in ((host, 200), (host, 503))
         status, said = await answer(url, Host=f"127.0.0.1:{port}", Origin=f"http://{EVIL}")
         assert (status == 403 and said["error"]["code"] == "origin_not_allowed") == (kind in OPERATORS)
+
+
+async def test_a_master_that_its_projector_does_not_answer_to_by_name_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    async def nothing(_: Call) -> web.StreamResponse:
+        raise AssertionError("nobody is let in")
+
+    server = HttpServer(nothing, connections_max=8, hosts=of_operators(Config()))
+    port = await server.start("127.0.0.1", 0)
+    assert (
+        await clickhouse_at(f"http://0x7f000001:{port}")() == NOTHING
+    )  # a name that leads to loopback, and no address
+    await server.stop()
+    told = {record.why for record in caplog.records if record.message == "clickhouse_refuses"}  # type: ignore[attr-defined]
+    assert told
+    assert all("0x7f000001" in why and SETTING in why for why in told)
 
 
 @pytest.mark.parametrize("kind", PROCESSES)
