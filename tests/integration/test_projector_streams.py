@@ -137,9 +137,9 @@ class FrailStream(MemoryStream):
 
 async def test_a_bus_that_is_away_at_first_is_waited_for(database: OpenStore):
     bus = Bus()
+    await bus.commit(plan())
     bus.streams[EVENTS] = FrailStream(EVENTS, bus.clock)
     await bus.tell(Teller("n1"), lent(1))
-    await bus.commit(plan())
     async with running(a_projector(bus, database)) as projector:
         await until("an error that says so", lambda: "no answer" in projector.progress[EVENTS].error)
         bus.streams[EVENTS].away = False  # type: ignore[attr-defined]
