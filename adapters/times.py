@@ -27,6 +27,8 @@ _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _WORDS: Final = {"sec": "s", "second": "s", "min": "m", "minute": "m", "hour": "h", "day": "d"}
 _AGO: Final = re.compile(r"-?([0-9]{1,9})\s*(s|sec|second|m|min|minute|h|hour|d|day)s?(?:\s+ago)?")
 _NUMBER: Final = re.compile(r"([0-9]{1,15})(?:\.([0-9]{1,9}))?")
+_ZONE: Final = re.compile(r"(?<=:[0-9]{2}) (?=[0-9]{2}:?[0-9]{2}$)")
+"""The plus of a zone, as a URL in which it was not escaped brings it."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NS: Final = 1_000_000_000
 _SECONDS_MAX: Final = 253_402_300_799
@@ -84,7 +86,7 @@ def moment_of(text: str, number: str = "") -> Moment:
 
 def _written(text: str, number: str) -> int:
     try:
-        at = datetime.fromisoformat(text.strip().upper())
+        at = datetime.fromisoformat(_ZONE.sub("+", text.strip().upper()))
     except ValueError:
         raise BadMomentError(text, number) from None
     since = (at if at.tzinfo is not None else at.replace(tzinfo=UTC)) - _EPOCH

@@ -4,6 +4,7 @@ Every refusal is one line: where it was said, the key, the rule, the value. Secr
 """
 
 import os
+import re
 import sys
 import tomllib
 import typing
@@ -27,6 +28,8 @@ STANDALONE_DEFAULTS: Final = {"bus.durability": "strict"}
 """Not relaxed: with it even a killed nats-server takes acknowledged facts along (docs/adr/0013)."""
 _SECRET = {"cluster.token", "clickhouse.dsn"}
 _PREFIX = "LEASEWAY_"
+_KINDS = {"int": "a whole number", "str": "text", "bool": "true or false", "float": "a number", "Path": "a path"}
+"""What people call the kinds of values."""
 _NOT_KEYS = {"LEASEWAY_CONFIG", "LEASEWAY_DATA"}
 _FOREIGN = ("LEASEWAY_FAULT_", "LEASEWAY_TEST_")
 """Variables of the fault points and of the test rig: no configuration."""
@@ -157,7 +160,10 @@ def _read_environment(variables: Mapping[str, str]) -> dict[str, tuple[str, str]
         if not name.startswith(_PREFIX) or name in _NOT_KEYS or name.startswith(_FOREIGN):
             continue
         if name not in known:
-            raise BadConfigError(f"environment {name}: unknown variable; see `leaseway --help` for what may be set")
+            perhaps = did_you_mean(name, known)
+            raise BadConfigError(
+                f"environment {name}: unknown variable; docs/reference/cli.md lists those that may be set{perhaps}"
+            )
         said[known[name]] = (name, variables[name])
     return said
 
@@ -231,6 +237,8 @@ def _convert(value: Any, kind: Any, key: str, sources: _Sources) -> Any:
         return msgspec.convert(value, kind, strict=not sources.is_text(key), dec_hook=hook)
     except msgspec.ValidationError as error:
         rule = str(error).replace("`", "").replace("Expected", "must be").split(", got")[0].split(" - at")[0]
+        for ours, theirs in _KINDS.items():
+            rule = re.sub(rf"must be {ours}\b", f"must be {theirs}", rule)
         raise BadConfigError(_line(Problem(key, rule, value), sources)) from None
 
 
@@ -242,7 +250,8 @@ def _from_text(folder: Path, kind: type, value: object) -> object:
 
 def _line(problem: Problem, sources: _Sources) -> str:
     shown = f"{len(str(problem.value))} characters (not shown)" if problem.key in _SECRET else repr(problem.value)
-    return f"{sources.of(problem.key)}: {problem.key}: {problem.rule}, got {shown}"
+    got = "" if problem.rule.endswith("?") else f", got {shown}"  # a misspelt key: it stands there already
+    return f"{sources.of(problem.key)}: {problem.key}: {problem.rule}{got}"
 
 
 def _with_own_command(node: NodeConfig) -> NodeConfig:

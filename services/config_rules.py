@@ -184,7 +184,8 @@ def _settings(config: Config) -> Iterator[Problem]:
         try:
             parse_values({name: value})
         except BadSettingError as error:
-            yield Problem(f"cluster.settings.{name}", str(error), value)
+            rule = str(error).partition(": ")[2].partition(", got")[0]
+            yield Problem(f"cluster.settings.{name}", rule, value)
 
 
 def _bus(config: Config) -> Iterator[Problem]:

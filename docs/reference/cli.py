@@ -54,7 +54,11 @@ def commands(parser: argparse.ArgumentParser, words: tuple[str, ...]) -> Iterato
 def section(words: str, parser: argparse.ArgumentParser) -> str:
     """Return the section of one command."""
     visible = [action for action in parser._actions if action.help != argparse.SUPPRESS and action.dest != "help"]  # noqa: SLF001
-    places = "".join(f" {action.metavar}" for action in visible if not action.option_strings)
+    places = "".join(
+        f" [{action.metavar}]" if action.nargs == "?" else f" {action.metavar}"
+        for action in visible
+        if not action.option_strings
+    )
     lines = [f"## {words}\n\n{parser.description}\n\n```text\n{words}{places} [flags]\n```\n"]
     if visible:
         lines += ["| argument | meaning |\n|---|---|\n" + "".join(row(action) for action in visible)]

@@ -77,7 +77,8 @@ def _place(parsed: argparse.Namespace) -> Iterator[Path]:
     root = Path(tempfile.mkdtemp(prefix="leaseway-demo-"))
     yield root
     if parsed.keep:
-        print(f"data: {root}; look at it with `leaseway up --config {root}/demo.toml --data {root}`")
+        print(f"data: {root}; look at it with `leaseway up --config {root}/demo.toml --data {root}`,")
+        print(f"then, in another terminal, `leaseway why REQUEST --data {root}` with an id from above")
     else:
         shutil.rmtree(root, ignore_errors=True)
         print(f"data: was in {root}, is removed (`leaseway demo --keep` keeps it)")

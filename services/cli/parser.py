@@ -27,7 +27,10 @@ first steps:
   leaseway up                        start everything that leaseway.toml states
   leaseway links add studio/chat attic/chat      let studio's model lend to attic's
   leaseway decisions --follow        see who lent what to whom, and why
+  leaseway why studio/chat           why nothing is lent now; also of a request, a lease or a commit
+  leaseway status                    what runs, and whether it is well
 
+words (owner, helper, held, lease, commit, ...): docs/reference/glossary.md
 configuration: flag > environment LEASEWAY_<TABLE>_<KEY> (LEASEWAY_HTTP_PORT) > leaseway.toml
 times: 2026-11-30T01:20:00Z (without a zone it is UTC), seconds since 1970, 10m (so long ago), now; all are shown in UTC
 exit codes: 0 done, and nothing is wrong; 1 something failed, is not well or is not there yet: the same may work later;

@@ -61,7 +61,7 @@ def add_plan(add: Callable[..., Any], command: Callable[..., argparse.ArgumentPa
     machine.add_argument(
         "--load-s", type=_positive, default=0.0, metavar="S", help="seconds to load it (default: as --like NODE did)"
     )
-    parser.add_argument("--jobs", type=_jobs, default=0, metavar="N", help="processes (default: one for each core)")
+    parser.add_argument("--jobs", type=_jobs, default=0, metavar="N", help="processes to run in (default: one a core)")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write the answer to this file")
     parser.add_argument("--html", type=Path, metavar="OUT", help="write a report with plots of the busiest time")
 

@@ -42,15 +42,19 @@ def add_simulate(add: Callable[..., Any], command: Callable[..., argparse.Argume
         help="a scenario file (docs/reference/scenarios.md) or the name of a shipped one; may be given again",
     )
     parser.add_argument(
-        "--policies", type=_names, default=("none", "seed", "ours"), metavar="A,B", help="(default: none,seed,ours)"
+        "--policies",
+        type=_names,
+        default=("none", "seed", "ours"),
+        metavar="A,B",
+        help="policies to compare (default: none,seed,ours)",
     )
     parser.add_argument(
         "--seeds",
         type=seeds,
         metavar="A-B",
-        help="1000-1019, or 1,2,7 (default: the suite's own; for --scenario 1000-1019)",
+        help="seeds to run: 1000-1019, or 1,2,7 (default: the suite's own; for --scenario 1000-1019)",
     )
-    parser.add_argument("--jobs", type=_jobs, default=0, metavar="N", help="processes (default: one for each core)")
+    parser.add_argument("--jobs", type=_jobs, default=0, metavar="N", help="processes to run in (default: one a core)")
     parser.add_argument(
         "--json", type=Path, metavar="OUT", help="write the figures of every policy and scenario to this file"
     )

@@ -16,13 +16,14 @@ _WHY: Final = (
 _WHY_MORE: Final = (
     "Of a request (the header leaseway-request of its answer): its life, what it waited for, every candidate of each decision\n"
     "that touched it, and what lending won or cost. Of NODE/MODEL: why nothing is lent now. Of a lease: what was lent under\n"
-    "it, and whether it paid. Of a commit, by its version: what it read and decided. Asks the projector; NATS where it is away."
+    "it, and whether it paid. Of a commit, by its version: what it read and decided. Asks the projector; NATS where it is away.\n"
+    "What nobody knows is an error that says how far back each of the two reaches, and which nodes and models there are."
 )
 _AT: Final = (
     "leaseway at 812",
     "leaseway at 5m studio/chat",
     "leaseway at 2026-11-30T01:20:00Z",
-    "leaseway at 812 --copy history.leaseway",
+    "leaseway at 812 --copy history.zip",
 )
 _AT_MORE: Final = (
     "Queues, leases, measured costs, health, links, settings, breakers and loads, folded from the stored facts and decisions.\n"
@@ -41,8 +42,6 @@ def add_why(add: Callable[..., Any], command: Callable[..., argparse.ArgumentPar
     why.add_argument("--json", action="store_true", help=_JSON)
     at = command(add, "at", "at", "show the state of the cluster at a version or a time", examples=_AT, more=_AT_MORE)
     at.add_argument("moment", type=a_moment(A_VERSION), metavar="VERSION|TIME", help="version of the ledger, or a time")
-    at.add_argument(
-        "only", metavar="[NODE|NODE/MODEL]", nargs="?", default="", help="only what concerns this node or model"
-    )
+    at.add_argument("only", metavar="NODE[/MODEL]", nargs="?", default="", help="only what concerns this node or model")
     at.add_argument("--copy", type=Path, metavar="FILE", help="read an exported copy, not the bus")
     at.add_argument("--json", action="store_true", help=_JSON)

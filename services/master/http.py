@@ -42,10 +42,23 @@ def application(loop: MasterLoop, preflight: Path, hosts: Hosts | None = None) -
         del request
         return _json(describe(loop))
 
-    app = web.Application(middlewares=[_answering_to(hosts)] if hosts is not None else [])
+    app = web.Application(middlewares=[_with_typed_errors, *([_answering_to(hosts)] if hosts is not None else [])])
     app.router.add_get("/health", health)
     app.router.add_get("/admin/v1/state", state)
     return app
+
+
+@web.middleware
+async def _with_typed_errors(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Answer to what is not served as every other process does."""
+    try:
+        return await handler(request)
+    except web.HTTPNotFound:
+        return ApiError("not_found", "served are /health, /admin/v1/state, /metrics").response()
+    except web.HTTPMethodNotAllowed:
+        return ApiError("method_not_allowed", "only GET is served here").response()
 
 
 def _answering_to(hosts: Hosts) -> Any:

@@ -131,3 +131,16 @@ async def test_a_stream_that_is_gone_though_commits_were_seen_means_safe_mode(cl
     loop = await successor(cluster)
     assert loop.mode == "safe_mode"
     assert "LW_EVENTS" in loop.doubt
+
+
+async def test_what_a_master_does_not_serve_is_a_typed_error(cluster: ClusterUnderTest):
+    loop, _ = await cluster.master("one")
+    async with TestClient(TestServer(application(loop, Path("none")))) as client:
+        for method, path, status, code in (
+            ("GET", "/admin/v1/nope", 404, "not_found"),
+            ("GET", "/admin/v1/state/n1", 404, "not_found"),
+            ("DELETE", "/admin/v1/state", 405, "method_not_allowed"),
+        ):
+            answer = await client.request(method, path)
+            told = json.loads(await answer.text())["error"]
+            assert (answer.status, told["code"], told["type"]) == (status, code, "invalid_request_error")

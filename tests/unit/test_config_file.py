@@ -95,14 +95,17 @@ def test_clickhouse_dsn_has_the_name_that_others_use(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[cluster]\nnmae = 'x'\n", "leaseway.toml: cluster.nmae: unknown key; known here: name, settings, token"),
+        (
+            "[cluster]\nnmae = 'x'\n",
+            "leaseway.toml: cluster.nmae: unknown key; known here: name, settings, token; did you mean 'name'?",
+        ),
         ("[clutser]\n", "leaseway.toml: clutser: unknown key; known here: bus, clickhouse, cluster, http, node, nodes"),
         ("data = '/x'\n", "leaseway.toml: data: unknown key"),
         ("[http.limits]\nbody = 1\n", "leaseway.toml: http.limits.body: unknown key"),
         ("[[node.models]]\nid = 'a'\nurll = 'x'\n", "leaseway.toml: node.models[0].urll: unknown key"),
         ("[[node.models]]\nurl = 'http://a'\n", "leaseway.toml: node.models[0].id: is missing; it must be stated"),
-        ("[http]\nport = 'x'\n", "leaseway.toml: http.port: must be int, got 'x'"),
-        ("[http]\nport = true\n", "leaseway.toml: http.port: must be int, got True"),
+        ("[http]\nport = 'x'\n", "leaseway.toml: http.port: must be a whole number, got 'x'"),
+        ("[http]\nport = true\n", "leaseway.toml: http.port: must be a whole number, got True"),
         ("[http]\nport = 70000\n", "leaseway.toml: http.port: must be 0 to 65535, got 70000"),
         ("[http]\nhost = ''\n", "leaseway.toml: http.host: must be a host name or address, got ''"),
         (
@@ -122,7 +125,12 @@ def test_clickhouse_dsn_has_the_name_that_others_use(tmp_path):
         ("[bus]\nurl = 'http://x'\n", "leaseway.toml: bus.url: must be nats://host:port or tls://host:port"),
         ("[bus]\nurl = 'nats://x:99999'\n", "leaseway.toml: bus.url: must be nats://host:port"),
         ("[bus]\ndurability = 'lax'\n", "leaseway.toml: bus.durability: must be one of strict, relaxed, got 'lax'"),
-        ("[cluster.settings]\nnope = 1\n", "leaseway.toml: cluster.settings.nope: setting 'nope': unknown"),
+        ("[cluster.settings]\nnope = 1\n", "leaseway.toml: cluster.settings.nope: unknown; known are "),
+        (
+            "[cluster.settings]\noffload_lease_ttl = '3'\n",
+            "leaseway.toml: cluster.settings.offload_lease_ttl: must be a duration with its unit (us, ms, s, m, h or d)",
+        ),
+        ("[node]\nid = 3\n", "leaseway.toml: node.id: must be text, got 3"),
         (
             "[cluster.settings]\nscheduling_backend_depth = 65\n",
             "leaseway.toml: cluster.settings.scheduling_backend_depth",
@@ -155,8 +163,10 @@ def test_a_file_that_was_named_must_be_there(tmp_path):
 
 def test_a_wrong_variable_is_refused_by_its_name(tmp_path):
     said = refusal(tmp_path, LEASEWAY_HTTP_PORT="eighty")
-    assert said == "environment LEASEWAY_HTTP_PORT: http.port: must be int, got 'eighty'"
-    assert refusal(tmp_path, LEASEWAY_HTTP_PRT="80").startswith("environment LEASEWAY_HTTP_PRT: unknown variable")
+    assert said == "environment LEASEWAY_HTTP_PORT: http.port: must be a whole number, got 'eighty'"
+    said = refusal(tmp_path, LEASEWAY_HTTP_PRT="80")
+    rule = "unknown variable; docs/reference/cli.md lists those that may be set; did you mean 'LEASEWAY_HTTP_PORT'?"
+    assert said == f"environment LEASEWAY_HTTP_PRT: {rule}"
 
 
 def test_a_wrong_flag_is_refused_as_such(tmp_path):
