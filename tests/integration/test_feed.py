@@ -74,6 +74,20 @@ async def test_a_reader_that_was_cut_off_goes_on_after_the_last_event_it_got(fee
         assert kinds([await reader.next()]) == ["queue.finished"]
 
 
+async def test_a_reader_that_had_read_the_streams_in_another_order_gets_what_it_lacks_of_each_and_nothing_again(
+    feed: FeedServer, public: Public
+) -> None:
+    async with feed.reading(since="0") as other:  # what is told is kept for all
+        await other.take(5)
+        async with feed.reading(last_id="1-0-1") as reader:
+            told = await reader.take(3)
+            assert [(each.event, each.id) for each in told] == [
+                ("control.link_added", "1-1-1"),
+                ("queue.held", "2-1-1"),
+                ("lend.lent", "3-1-1"),
+            ]
+
+
 async def test_a_reader_joins_at_a_time_a_duration_or_a_sequence(feed: FeedServer, public: Public) -> None:
     told_us = public.clock.wall_us()
     moment = await until("a later moment", lambda: later_than(told_us))
