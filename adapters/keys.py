@@ -35,6 +35,8 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
     """nkey seed that signs decisions; master only."""
     master_public: str = ""
     """nkey public key (`U...`) that decisions are checked with."""
+    operator_public: str = ""
+    """nkey public key of the operator, with which the word is checked that ends safe mode; master only."""
 
     def __repr__(self) -> str:
         """Name without secrets, so that a log line or a traceback gives none away."""

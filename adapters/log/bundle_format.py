@@ -54,6 +54,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     """nkey public key that signed this manifest; empty if nobody did."""
     signature: str = ""
     """ed25519 (hex) of `leaseway/audit/2|` and the manifest with an empty signature."""
+    operator: str | msgspec.UnsetType = msgspec.UNSET
+    """nkey public key of the operator, with which the word is checked that begins a generation; copies of before have none."""
 
     @property
     def counts(self) -> dict[str, int]:

@@ -22,7 +22,8 @@ from adapters.log.bundle_format import (
     line_of,
 )
 from adapters.log.checkpoints import Kept
-from adapters.log.history import Streams, next_after
+from adapters.log.history import Streams
+from adapters.log.renewal import end_of_hole
 from domain.errors import HistoryGapError
 from domain.events import codec
 from domain.ports import StoredMessage, Stream
@@ -31,8 +32,6 @@ _PIECE: Final = 5000
 """Messages of one member, at most ..."""
 _PIECE_BYTES: Final = 8 * 1024 * 1024
 """... and their bytes."""
-_ONE_BY_ONE: Final = 1000
-"""Sequences of a hole that are asked for one by one."""
 _STAMP: Final = (1980, 1, 1, 0, 0, 0)
 """Of every member: the same history gives the same file."""
 
@@ -45,6 +44,8 @@ class Extra(msgspec.Struct, frozen=True, kw_only=True):
     """(version, state bytes) for which commits vouch: where an audit can begin."""
     checkpoints: Sequence[Kept] = ()
     signer: Signer | None = None
+    operator: str = ""
+    """nkey public key of the operator; empty: it is not known."""
 
 
 NOTHING: Final = Extra()
@@ -95,7 +96,14 @@ async def _pack(
                 progress(done, total)
         held[stream.name] = _without(held[stream.name], missing)
     members += _write_extra(packed, extra)
-    header = Header(format=FORMAT, cluster=cluster, software=extra.software, streams=held, members=tuple(members))
+    header = Header(
+        format=FORMAT,
+        cluster=cluster,
+        software=extra.software,
+        streams=held,
+        members=tuple(members),
+        operator=extra.operator or msgspec.UNSET,
+    )
     if extra.signer is not None:
         header = msgspec.structs.replace(header, public=extra.signer.public)
         header = msgspec.structs.replace(header, signature=extra.signer.sign(covered(header)))
@@ -136,7 +144,7 @@ async def _pieces(
                         yield piece
                         piece, size_bytes = [], 0
         except HistoryGapError:
-            following = await _end_of_hole(stream, after + 1, held.last)
+            following = await end_of_hole(stream, after + 1, held.last)
             missing.append((after + 1, following - 1))
             hole = following - 1
         else:
@@ -144,14 +152,6 @@ async def _pieces(
         if piece:
             yield piece
         after = hole
-
-
-async def _end_of_hole(stream: Stream, missing: int, last: int) -> int:
-    """Return the first sequence after a hole; one by one at first, so that nothing between short holes is passed over."""
-    for seq in range(missing + 1, min(missing + _ONE_BY_ONE, last + 1)):
-        if await stream.get(seq) is not None:
-            return seq
-    return await next_after(stream, min(missing + _ONE_BY_ONE, last + 1) - 1, last)
 
 
 def _write_piece(packed: zipfile.ZipFile, stream: str, piece: Sequence[StoredMessage]) -> Member:

@@ -8,6 +8,7 @@ import asyncio
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +25,8 @@ from domain.ports import StoredMessage
 FILE_BYTES_MAX: Final = 1024 * 1024
 FILES_MAX: Final = 16
 """Together some four weeks of one a minute: longer than the ledger reaches back."""
+JUMP_US: Final = 60_000_000
+"""Clocks of two masters differ by less, and time that passes is told by another clock."""
 _PURPOSE: Final = b"leaseway/checkpoint/1|"
 
 
@@ -57,6 +60,22 @@ def fingerprint(public: str) -> str:
     """Return the short form of a public key by which people compare it: 16 hex digits in groups of four."""
     digest = hashlib.sha256(public.encode()).hexdigest()[:16]
     return "-".join(digest[at : at + 4] for at in range(0, 16, 4))
+
+
+def dated_ahead(kept: Iterable[Kept]) -> list[str]:
+    """Return, of checkpoints in order of version, where one is dated well after the next: a clock was ahead, or was set back.
+
+    What they state is compared by version, whatever their dates are.
+    """
+    told: list[str] = []
+    signed = sorted({each.checkpoint for each in kept}, key=lambda each: (each.generation, each.version, each.tail_hi))
+    for one, following in pairwise(signed):
+        if one.at_us > following.at_us + JUMP_US:
+            told.append(
+                f"dates of signed checkpoints: that of version {one.version} is {(one.at_us - following.at_us) // 1_000_000} s "
+                f"after that of version {following.version}, which was signed later: a master's clock was ahead, or was set back"
+            )
+    return told
 
 
 def tail_digest(inputs: Iterable[StoredMessage]) -> str:

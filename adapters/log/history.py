@@ -2,8 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, Final, cast
 
 import msgspec
@@ -13,14 +12,16 @@ from adapters.log.chains import ProducerChains
 from adapters.log.generations import safe_mode_left
 from adapters.log.reader import Reader
 from domain.errors import ChainBrokenError, HistoryError, HistoryGapError
-from domain.events.commit import Commit, decode_commit, encode_commit, is_read_whole, is_sealed
+from domain.events.commit import Commit, decode_commit, is_read_whole, is_sealed
 from domain.ids import Generation
-from domain.master.step import Position, Range, after, check_chain, genesis, is_genesis
+from domain.master.step import Position, Range, after, check_chain, is_genesis
 from domain.policies import CURRENT, KNOWN, Policy, rules_of
 from domain.ports import StoredMessage, Stream, Witnessed
 
 _COMMITS_AT_ONCE = 500
 _DIGEST: Final = re.compile("[0-9a-f]{32}")
+Complaint = Callable[[Commit, bytes], str]
+"""(first commit of a generation, its stored bytes) -> why nobody who may has begun it; empty if somebody has."""
 
 
 class Streams(msgspec.Struct, frozen=True):
@@ -106,9 +107,19 @@ class History:
     """A state at a position, and the way to move it on along stored commits."""
 
     def __init__(
-        self, streams: Streams, reader: Reader, *, fold_max: int = 1 << 30, policies: Mapping[str, Policy] = KNOWN
+        self,
+        streams: Streams,
+        reader: Reader,
+        *,
+        fold_max: int = 1 << 30,
+        policies: Mapping[str, Policy] = KNOWN,
+        complaint: Complaint | None = None,
     ) -> None:
-        """`fold_max`: most facts folded at once; the result may not depend on it, and an audit can try that."""
+        """`fold_max`: most facts folded at once; the result may not depend on it, and an audit can try that.
+
+        `complaint`: says why the first commit of a generation that is met on the way is by nobody's word who may; empty if it is.
+        """
+        self._complaint = complaint
         self.streams, self.reader, self._fold_max, self._policies = streams, reader, fold_max, policies
         self.rules = CURRENT
         """The policy that `state` is of: that of the last commit applied."""
@@ -211,9 +222,15 @@ class History:
         self.position = after(stored)
 
     async def began_anew(self, stored: Commit, body: bytes, cursors: Cursors) -> bool:
-        """Begin a new generation if `stored`, of the bytes `body`, is the first commit of one; tell whether it is."""
+        """Begin a new generation if `stored`, of the bytes `body`, is the first commit of one; tell whether it is.
+
+        Raises:
+            HistoryError: by nobody's word who may.
+        """
         if not is_genesis(self.position, stored, body):
             return False
+        if self._complaint is not None and (why := self._complaint(stored, body)):
+            raise HistoryError(f"{self.streams.ledger.name}: {why}")
         self._begin(stored)
         await cursors.restart(stored)
         return True
@@ -324,71 +341,3 @@ def check_witness(witnessed: Witnessed | None, head: Commit | None, *, who: str 
         raise HistoryError(
             f"ledger: version {head.version} has digest {head.digest}, but {seen} with {witnessed.digest}"
         )
-
-
-async def begin_generation(streams: Streams, generation: Generation, reason: str, *, publish_to: str) -> Commit:
-    """Begin a new generation of the ledger after an operator has looked; return its first commit.
-
-    The state begins empty and folds again what LW_EVENTS holds after its last hole, and all of LW_CONTROL; nothing that is
-    stored is removed.
-
-    Raises:
-        HistoryError: the ledger holds no commit, though it holds something.
-        WrongLastSequenceError: a master committed meanwhile: history is not in doubt for it.
-    """
-    head = await newest_readable(streams.ledger)
-    control = await streams.control.bounds()
-    first = genesis(
-        head, generation, reason, events_first=await _whole_from(streams.events), control_first=max(1, control.first)
-    )
-    await streams.ledger.publish(
-        publish_to,
-        encode_commit(first),
-        message_id=f"{first.version}-{first.digest}",
-        expected_last=first.version - 1,
-    )
-    return first
-
-
-async def newest_readable(ledger: Stream) -> Commit | None:
-    """Return the newest message that is a commit, under the ledger's last version: what is in doubt may be none at all."""
-    message = await ledger.last()
-    if message is None:
-        return None
-    for seq in range(message.seq, (await ledger.bounds()).first - 1, -1):
-        found = message if seq == message.seq else await ledger.get(seq)
-        with suppress(ChainBrokenError):
-            if found is not None:
-                return msgspec.structs.replace(stored_commit(found), version=message.seq)
-    raise HistoryError(f"{ledger.name}: holds messages, and no commit among them")
-
-
-async def _whole_from(stream: Stream) -> int:
-    """Return the sequence from which on nothing is missing in the stream."""
-    bounds = await stream.bounds()
-    first = max(1, bounds.first)
-    while first <= bounds.last:
-        reached = first - 1
-        try:
-            async for batch in stream.read(after=reached, until=bounds.last):
-                reached = batch[-1].seq
-        except HistoryGapError:
-            first = await next_after(stream, reached + 1, bounds.last)
-        else:
-            break
-    return first
-
-
-async def next_after(stream: Stream, missing: int, last: int) -> int:
-    """Return the first sequence after a hole that begins at `missing`; holes are long, so steps double, then halve."""
-    step = 1
-    while missing + step <= last and await stream.get(missing + step) is None:
-        missing, step = missing + step, step * 2
-    low, high = missing + 1, min(missing + step, last + 1)
-    while low < high:
-        middle = (low + high) // 2
-        if await stream.get(middle) is None:
-            low = middle + 1
-        else:
-            high = middle
-    return low

@@ -66,7 +66,9 @@ class Report(msgspec.Struct, kw_only=True):
     segments: int = 1
     """Parts verified apart; each ended in the very state in which the next began."""
     generations: list[str] = []
-    """Generations that an operator began within what was verified."""
+    """Generations that were begun within what was verified."""
+    begun: dict[str, str] = {}
+    """Who began them and the one that it begins in, and why, where the signature of their first commit says so."""
     policies: dict[str, int] = {}
     """Commits by policy."""
     versions: dict[str, int] = {}

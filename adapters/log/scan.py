@@ -13,6 +13,7 @@ import msgspec
 from adapters.log.checkpoints import Kept, check_agrees, tail_digest
 from adapters.log.generations import check_begins, safe_mode_left
 from adapters.log.history import Cursors, Streams, check_frame, first_of_generation, stored_commit
+from adapters.log.lost import first_lost
 from domain.errors import ChainBrokenError, FactsLostError, HistoryError, HistoryGapError
 from domain.events.commit import Commit, is_sealed
 from domain.master.step import Position, after, check_chain
@@ -40,7 +41,9 @@ class Scanned(msgspec.Struct, frozen=True, kw_only=True):
     commits: int = 0
     messages: int = 0
     unchecked: int = 0
-    """Commits whose inputs the stream has dropped for their age: their chain alone was checked."""
+    """Commits whose inputs the stream has dropped for their age, or lost: their chain alone was checked."""
+    lost_from: int = 0
+    """Sequence of LW_EVENTS from which on facts are lost, where that was allowed; 0 if none are."""
 
 
 async def scan(
@@ -51,10 +54,12 @@ async def scan(
     subject: str,
     checkpoints: Sequence[Kept] = (),
     ages: Ages = NO_AGES,
+    tail_lost: bool = False,
 ) -> Scanned:
     """Check every commit from `first`, the first of its generation or the oldest kept, to `head` against its inputs.
 
-    `subject`: of the ledger.
+    `subject`: of the ledger. `tail_lost`: the newest facts may be gone, as a bus of relaxed durability may lose them; all else is
+    checked as ever, but for the digests of the commits that had folded them.
 
     Raises:
         HistoryError: a commit is not what was digested or signed.
@@ -65,14 +70,27 @@ async def scan(
     for kept in checkpoints:
         signed.setdefault(kept.checkpoint.version, []).append(kept)
     await check_begins(streams.ledger, first)
-    await check_end(streams, head, checkpoints)
+    lost_from = await check_end(streams, head, checkpoints, tail_lost=tail_lost)
     events = await streams.events.bounds()
     begins = _Begins(streams, events.first, ages)
     await begins.check_whole()
-    for kept in checkpoints:
-        if kept.checkpoint.version < first.version - 1:
-            begins.check_gone(streams.ledger, first.version - 1, kept.checkpoint.at_us * 1000)
-    return await _scan_commits(streams, first, head, _Known(subject, signed, begins))
+    await _check_gone_since(begins, streams.ledger, first, checkpoints)
+    found = await _scan_commits(streams, first, head, _Known(subject, signed, begins, tail_lost=tail_lost))
+    return found if found.lost_from else msgspec.structs.replace(found, lost_from=lost_from)
+
+
+async def _check_gone_since(begins: "_Begins", ledger: Stream, first: Commit, checkpoints: Sequence[Kept]) -> None:
+    """Check that the commits before `first`, the oldest kept, are gone for their age, by the newest of what was signed of them.
+
+    The newest is that of the highest version. One that is dated after the commit behind it was signed by a clock that had
+    jumped ahead, and says nothing about when.
+    """
+    older = [kept.checkpoint for kept in checkpoints if kept.checkpoint.version < first.version - 1]
+    message = await ledger.get(first.version)
+    if older and message is not None:
+        newest = max(older, key=lambda each: (each.version, each.tail_hi))
+        if newest.at_us * 1000 <= message.stamp_ns:
+            begins.check_gone(ledger, first.version - 1, newest.at_us * 1000)
 
 
 async def scan_left_out(streams: Streams, upto: Commit, *, subject: str, checkpoints: Sequence[Kept] = ()) -> Scanned:
@@ -101,12 +119,16 @@ async def check_young(streams: Streams, ages: Ages) -> None:
     await _Begins(streams, 0, ages).check_whole()
 
 
-async def check_end(streams: Streams, head: Commit | None, checkpoints: Sequence[Kept]) -> None:
+async def check_end(
+    streams: Streams, head: Commit | None, checkpoints: Sequence[Kept], *, tail_lost: bool = False
+) -> int:
     """Check that neither the ledger nor what no commit has folded yet ends before what was signed.
 
+    `tail_lost`: the newest of these facts may be gone. Return from which one on they are; 0 if none is.
+
     Raises:
-        HistoryError: the ledger does.
-        FactsLostError: facts or control events that a checkpoint has seen are gone, or are others.
+        HistoryError: the ledger does, or control events that a checkpoint has seen are gone.
+        FactsLostError: facts that a checkpoint has seen are gone, or one of what it has seen is another.
     """
     newest = max(
         checkpoints,
@@ -114,7 +136,7 @@ async def check_end(streams: Streams, head: Commit | None, checkpoints: Sequence
         default=None,
     )
     if newest is None:
-        return
+        return 0
     signed = newest.checkpoint
     if head is None:
         raise HistoryError(
@@ -132,9 +154,11 @@ async def check_end(streams: Streams, head: Commit | None, checkpoints: Sequence
                 f"ledger: generation {head.generation} begins without an operator's word, though a checkpoint in "
                 f"{newest.source} was signed in generation {signed.generation}"
             )
+    lost_from = 0
     for kept in checkpoints:
         if (kept.checkpoint.generation, kept.checkpoint.version) == (head.generation, head.version):
-            await _check_tail(streams, kept)
+            lost_from = await _check_tail(streams, kept, tail_lost=tail_lost) or lost_from
+    return lost_from
 
 
 class _Begins:
@@ -165,13 +189,11 @@ class _Known(NamedTuple):
     subject: str
     signed: dict[int, list[Kept]]
     begins: _Begins
+    tail_lost: bool = False
 
 
 async def _scan_commits(streams: Streams, first: Commit, head: Commit, known: "_Known") -> Scanned:
-    begins = known.begins
-    position, commits, messages, unchecked = _before(first), 0, 0, 0
-    cursors: Cursors | None = None
-    stamp_ns = 0
+    position, commits, inputs = _before(first), 0, _Inputs(streams, head, known)
     read = streams.ledger.read(after=first.version - 1, until=head.version)
     try:
         async with aclosing(cast("AsyncGenerator[Sequence[StoredMessage], None]", read)):
@@ -182,22 +204,67 @@ async def _scan_commits(streams: Streams, first: Commit, head: Commit, known: "_
                     check_chain(position, stored)
                     for kept in known.signed.get(stored.version, ()):
                         check_agrees(kept, stored)
-                    dropped = stored.hi > stored.lo and stored.lo + 1 < begins.events_first
-                    if dropped:
-                        unchecked += 1
-                        if cursors is not None:  # a commit over no fact opened them; what follows is read from there
-                            await cursors.close()
-                            cursors = None
-                        if stored.lo < begins.events_first - 1 <= stored.hi:  # its range holds the newest that is gone
-                            begins.check_gone(streams.events, begins.events_first - 1, stamp_ns)
-                    else:
-                        cursors = cursors or Cursors(streams, position)
-                        messages += await _check_digest(stored, message.body, cursors)
-                    position, commits, stamp_ns = after(stored), commits + 1, message.stamp_ns
+                    await inputs.check(position, stored, message)
+                    position, commits = after(stored), commits + 1
     finally:
-        if cursors is not None:
+        await inputs.close()
+    return msgspec.structs.replace(inputs.found, commits=commits)
+
+
+class _Inputs:
+    """What commits have folded, in step with the ledger, as far as it is still there."""
+
+    def __init__(self, streams: Streams, head: Commit, known: _Known) -> None:
+        self._streams, self._head, self._known = streams, head, known
+        self._cursors: Cursors | None = None
+        self._stamp_ns = 0
+        """Of the commit before."""
+        self.found = Scanned()
+
+    async def check(self, position: Position, stored: Commit, message: StoredMessage) -> None:
+        """Check the inputs of a commit, which continues `position`, against its digest."""
+        begins = self._known.begins
+        if self.found.lost_from:
+            self._add(unchecked=1)
+        elif stored.hi > stored.lo and stored.lo + 1 < begins.events_first:
+            self._add(unchecked=1)
+            await self.close()  # a commit over no fact opened them; what follows is read from there
+            if stored.lo < begins.events_first - 1 <= stored.hi:  # its range holds the newest that is gone
+                begins.check_gone(self._streams.events, begins.events_first - 1, self._stamp_ns)
+        else:
+            self._cursors = self._cursors or Cursors(self._streams, position)
+            try:
+                self._add(messages=await _check_digest(stored, message.body, self._cursors))
+            except (ChainBrokenError, HistoryGapError) as error:
+                lost_from = await self._lost_from(stored, error)
+                if not lost_from:
+                    raise
+                self._add(unchecked=1, lost_from=lost_from)
+        self._stamp_ns = message.stamp_ns
+
+    async def _lost_from(self, stored: Commit, error: ChainBrokenError | HistoryGapError) -> int:
+        """Return from which fact on the newest are lost, if that is allowed and why a commit has not its digest; else 0."""
+        events, control = self._streams.events, await self._streams.control.bounds()
+        elsewhere = isinstance(error, HistoryGapError) and error.stream != events.name
+        newest = await self._streams.ledger.get(self._head.version)
+        if not self._known.tail_lost or elsewhere or newest is None or control.last < self._head.chi:
+            return 0
+        lost_from = await first_lost(events, stored.lo, self._head.hi, newest.stamp_ns)
+        return lost_from if lost_from <= stored.hi else 0
+
+    def _add(self, *, messages: int = 0, unchecked: int = 0, lost_from: int = 0) -> None:
+        was = self.found
+        self.found = Scanned(
+            messages=was.messages + messages,
+            unchecked=was.unchecked + unchecked,
+            lost_from=was.lost_from or lost_from,
+        )
+
+    async def close(self) -> None:
+        """End the subscriptions."""
+        if self._cursors is not None:
+            cursors, self._cursors = self._cursors, None
             await cursors.close()
-    return Scanned(commits=commits, messages=messages, unchecked=unchecked)
 
 
 def _before(first: Commit) -> Position:
@@ -217,24 +284,28 @@ async def _check_digest(stored: Commit, body: bytes, cursors: Cursors) -> int:
     return len(control) + len(facts)
 
 
-async def _check_tail(streams: Streams, kept: Kept) -> None:
-    """Check what no commit has folded yet against the newest checkpoint, if that saw any of it."""
+async def _check_tail(streams: Streams, kept: Kept, *, tail_lost: bool) -> int:
+    """Check what no commit has folded yet against the newest checkpoint, if that saw any of it (see `check_end`)."""
     signed = kept.checkpoint
     if not signed.tail:
-        return
+        return 0
+    seen = f"which a checkpoint in {kept.source} has seen"
+    if (await streams.control.bounds()).last < signed.tail_chi:
+        raise HistoryError(f"{streams.control.name}: ends before message {signed.tail_chi}, {seen}")
+    if tail_lost:
+        lost_from = await first_lost(streams.events, signed.hi, signed.tail_hi, signed.at_us * 1000)
+        if lost_from:
+            return lost_from
+    if (await streams.events.bounds()).last < signed.tail_hi:
+        raise FactsLostError(f"{streams.events.name}: ends before message {signed.tail_hi}, {seen}")
     inputs: list[StoredMessage] = []
     for stream, begin, end in (
         (streams.control, signed.chi, signed.tail_chi),
         (streams.events, signed.hi, signed.tail_hi),
     ):
-        if (await stream.bounds()).last < end:
-            raise FactsLostError(
-                f"{stream.name}: ends before message {end}, which a checkpoint in {kept.source} has seen"
-            )
         if end > begin:
-            async with aclosing(
-                cast("AsyncGenerator[Sequence[StoredMessage], None]", stream.read(after=begin, until=end))
-            ) as read:
+            read = cast("AsyncGenerator[Sequence[StoredMessage], None]", stream.read(after=begin, until=end))
+            async with aclosing(read):
                 async for batch in read:
                     inputs += batch
     if tail_digest(inputs) != signed.tail:
@@ -242,3 +313,4 @@ async def _check_tail(streams: Streams, kept: Kept) -> None:
             f"LW_EVENTS ({signed.hi}, {signed.tail_hi}], LW_CONTROL ({signed.chi}, {signed.tail_chi}]: one of these is not "
             f"what a checkpoint in {kept.source} has seen"
         )
+    return 0

@@ -70,8 +70,19 @@ def ensure_core_members(data: Path, cluster: str) -> Roster:
     for role in _CORE_ROLES:
         if roster.member(role) is None:
             roster = _with_member(data, roster, name=role, role=role, url="")
+    _name_operator(data, roster)
     _save(data, roster)
     return roster
+
+
+def _name_operator(data: Path, roster: Roster) -> None:
+    """Write the operator's public key into the master's credentials, where they are here: it is made before the operator's."""
+    path, operator = key_path(data, "master"), roster.member("operator")
+    if operator is None or not path.exists():
+        return
+    master = load_credentials(path)
+    if master.operator_public != operator.public_key:
+        save_credentials(path, msgspec.structs.replace(master, operator_public=operator.public_key))
 
 
 def enrol(data: Path, cluster: str, nodes: Mapping[str, str], gateways: Mapping[str, str]) -> Roster:

@@ -199,6 +199,10 @@ class SafeModeLeft(EventBody, frozen=True, kw_only=True, tag="safe_mode.left"):
     old_generation: str
     old_version: int
     old_digest: str
+    public: str = ""
+    """nkey public key of whoever began it: the operator's, or the master's after facts that a relaxed bus has lost."""
+    signature: str = ""
+    """ed25519 (hex) of `leaseway/generation/1|`, the cluster, `|` and the commit with this and its digest empty."""
 
 
 Decision = (

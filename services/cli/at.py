@@ -15,6 +15,7 @@ from adapters.times import Moment
 from projections.why.cluster import ClusterAt
 from services.cli.at_text import lines_of
 from services.cli.audit import source_of
+from services.cli.audit_copies import require_whole
 from services.cli.history import bus_of
 from services.cli.moments import end_of, now_ns
 from services.cli.reach import Here, here
@@ -65,4 +66,6 @@ async def _ledger_of(place: Here) -> AsyncIterator[GrantLedger]:
 
 def _copied(place: Here, copy: Path) -> Streamed:
     """Return the streams of a copy, of whatever cluster; whose secret is not here is read as an audit reads it."""
-    return Streamed(load(copy).streams, source_of(place, None, copy).reader(), None)
+    held = load(copy)
+    require_whole(held)
+    return Streamed(held.streams, source_of(place, None, copy).reader(), None)

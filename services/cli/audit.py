@@ -11,7 +11,8 @@ import msgspec
 from adapters.clock import SystemClock
 from adapters.keys import load_credentials
 from adapters.log import bundle
-from adapters.log.checkpoints import Kept, fingerprint, is_signed
+from adapters.log.begun import check_generations
+from adapters.log.checkpoints import Kept, dated_ahead, fingerprint, is_signed
 from adapters.log.report import Difference, Report
 from adapters.log.scan import NO_AGES, Ages
 from adapters.log.segments import version_at
@@ -21,6 +22,7 @@ from adapters.times import Moment, utc
 from domain.errors import BadConfigError, HistoryError, NotYetError, UnreachableError
 from domain.events import Checkpoint
 from domain.ports import Stream
+from services.cli.audit_begun import beginners_of
 from services.cli.audit_copies import (
     book_of,
     damages_of,
@@ -29,6 +31,7 @@ from services.cli.audit_copies import (
     import_copy,
     is_ours,
     newest_copy,
+    unknown_signer,
 )
 from services.cli.audit_feed import check_feed
 from services.cli.audit_report import rows_of, write
@@ -105,9 +108,11 @@ async def audit(place: Here, waiting: Waiting, asked: Asked = ALL, source: Sourc
             wrong = [*(Difference(0, "copy", each) for each in await asyncio.to_thread(damages_of, at.copy)), *wrong]
         waiting("audit: comparing the feed")
         await check_feed(using, at, report, ranged=asked.begin is not None or asked.end is not None)
+        await check_generations(at.streams.ledger, beginners_of(using, at), report, believed, whole=asked.whole)
     report.software, report.cluster, report.source = version("leaseway"), using.cluster, using.told
     report.differences[:0] = [*wrong, *false]
     _say_unchecked(report, using, believed, whole=asked.whole)
+    report.unchecked += [*_who_made(place, using, asked.fingerprint), *dated_ahead(believed)]
     report.unchecked += silent
     return report
 
@@ -139,13 +144,20 @@ def source_of(place: Here, against: Kind | None, copy: Path | None) -> Source:
             raise BadConfigError(f"--against {against}: a copy is read with --copy alone")
         header = bundle.load(copy).header
         ours = key.is_file() and is_ours(header, load_credentials(key))
-        return Source(kind="copy", cluster=header.cluster, copy=str(copy), key=str(key) if ours else "")
+        return Source(
+            kind="copy",
+            cluster=header.cluster,
+            copy=str(copy),
+            key=str(key) if ours else "",
+            relaxed=True,  # a copy does not say; who began a generation by itself is told
+        )
     return Source(
         kind=against or "stream",
         cluster=place.config.cluster.name,
         key=str(place.operator_key()),
         bus_url=place.bus_url,
         projector_url=place.endpoints.projector,
+        relaxed=place.config.bus.durability == "relaxed",
     )
 
 
@@ -153,6 +165,19 @@ def _own_key(source: Source) -> str:
     """Return the fingerprint of the master's key where this data directory knows it; empty: whoever signed is named."""
     public = load_credentials(Path(source.key)).master_public if source.key else ""
     return fingerprint(public) if public else ""
+
+
+def _who_made(place: Here, source: Source, given: str) -> list[str]:
+    """Return why nobody can tell who made the copy, if it is one."""
+    if source.kind != "copy":
+        return []
+    trusted, ours, key = given or _own_key(source), "", place.config.data / "keys" / "operator.json"
+    copy = bundle.load(Path(source.copy))
+    if key.is_file():
+        operator = load_credentials(key)
+        ours = fingerprint(operator.master_public) if operator.cluster == copy.header.cluster else ""
+    doubt = unknown_signer(copy, trusted, ours)
+    return [doubt] if doubt else []
 
 
 def _kept(place: Here, source: Source, trusted: str) -> tuple[list[Kept], list[Difference]]:
@@ -193,8 +218,6 @@ def _say_unchecked(report: Report, source: Source, kept: list[Kept], *, whole: b
         report.unchecked.append(
             "MACs of facts: the cluster's secret is not here; which facts were forged is taken from the commits' own word"
         )
-    if source.kind == "copy" and not bundle.load(Path(source.copy)).header.public:
-        report.unchecked.append("who made the copy: it is signed by nobody")
     older = [each.checkpoint.generation for each in kept if each.checkpoint.generation < report.generation]
     if older and not whole:
         names = ", ".join(sorted(set(older)))

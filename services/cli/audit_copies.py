@@ -42,9 +42,44 @@ def false_signature(copy: Bundle, trusted: str) -> list[str]:
         signed_by = copy.signed_by()
     except BadConfigError as error:
         return [str(error)]
-    if trusted and signed_by != trusted:
-        return [f"{bundle.MANIFEST}: signed by {signed_by or 'nobody'}, trusted is {trusted}"]
-    return []
+    if not trusted or signed_by == trusted:
+        return []
+    who = f"a key that this cluster never had, {signed_by}" if signed_by else "nobody"
+    return [f"{bundle.MANIFEST}: signed by {who}; trusted is {trusted}"]
+
+
+def unknown_signer(copy: Bundle, trusted: str, ours: str = "") -> str:
+    """Return why nobody can tell who made a copy; empty if somebody can.
+
+    `trusted`: the fingerprint that was given. `ours`: that of the cluster of this name whose operator's key is here.
+    """
+    with suppress(BadConfigError):  # a signature that does not hold is a difference
+        signed_by = copy.signed_by()
+        if not signed_by:
+            return "who made the copy: it is signed by nobody"
+        if not trusted and ours and signed_by != ours:
+            return (
+                f"who made the copy: it is signed by {signed_by}, a key that the cluster {copy.header.cluster} of this data "
+                f"directory never had; that one's is {ours}"
+            )
+        if not trusted:
+            return (
+                f"who made the copy: it is signed by {signed_by}, whose key comes with the copy: anybody can make such a one. "
+                f"Ask the cluster for its fingerprint by another way, and give it with --fingerprint"
+            )
+    return ""
+
+
+def require_whole(copy: Bundle) -> None:
+    """Check that every message of a copy is as it was exported, and that its signature, if it has one, holds.
+
+    Raises:
+        HistoryError: something is not.
+    """
+    wrong = [*damages_of(copy), *false_signature(copy, "")]
+    if wrong:
+        more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+        raise HistoryError(f"audit copy {copy.path}: {wrong[0]}{more}; `leaseway audit verify --copy` names all of it")
 
 
 def is_ours(header: bundle.Header, operator: Credentials) -> bool:
@@ -73,6 +108,7 @@ async def _export(place: Here, source: Source, path: Path, waiting: Waiting) -> 
             states=await _states(at),
             checkpoints=await asyncio.to_thread(_checkpoints, place),
             signer=_signer(place),
+            operator=_operator(place),
         )
         try:
             return await bundle.export(
@@ -98,6 +134,16 @@ def _signer(place: Here) -> Signer | None:
     """Return the master's key where this data directory has it."""
     path = place.config.data / "keys" / "master.json"
     return Signer(load_credentials(path).master_seed) if path.is_file() else None
+
+
+def _operator(place: Here) -> str:
+    """Return the operator's public key, with which an auditor elsewhere checks who began a generation."""
+    return operator_of(load_credentials(place.operator_key()))
+
+
+def operator_of(operator: Credentials) -> str:
+    """Return the public key of an operator's credentials; empty if they have none."""
+    return Signer(operator.nkey_seed).public if operator.nkey_seed else ""
 
 
 async def _states(at: Opened) -> list[tuple[int, bytes]]:
@@ -157,6 +203,8 @@ def import_copy(place: Here, path: Path, waiting: Waiting, *, trusted: str, as_j
     held = copy.header.streams.get(LEDGER)
     kept = folder / f"{copy.header.cluster}-{held.last if held is not None else 0:012d}.zip"
     _keep(path, kept, digest)
+    if doubt := unknown_signer(copy, trusted):
+        note(f"not checked: {doubt}")
     _tell_copy("import", copy.header, kept, as_json=as_json)
     return EXIT_OK
 

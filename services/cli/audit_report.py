@@ -81,7 +81,10 @@ def sections(report: Report) -> dict[str, list[tuple[str, str]]]:
             for met in report.checkpoints
         ],
         "Keys": list(report.keys.items()),
-        "Generations begun": [(generation, "an operator began it") for generation in report.generations],
+        "Generations begun": [
+            (name, report.begun.get(name, "nobody can tell by whom"))
+            for name in sorted({*report.generations, *report.begun})
+        ],
         "Not checked here": [("", why) for why in report.unchecked],
         "Stopped": [("", report.stopped)] if report.stopped else [],
     }

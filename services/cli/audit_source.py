@@ -43,6 +43,8 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     projector_url: str = ""
     copy: str = ""
     """File."""
+    relaxed: bool = False
+    """The bus may lose its newest facts, and the master may begin a generation by itself then; a copy says nothing of it."""
 
     @property
     def told(self) -> str:

@@ -16,6 +16,7 @@ from domain.events import LinkAdded
 from domain.ids import ModelId, NodeId, link_id
 from domain.policies import CURRENT
 from services.cli.audit import source_of
+from services.cli.audit_copies import require_whole
 from services.cli.audit_source import opened
 from services.cli.links import end
 from services.cli.moments import end_of
@@ -133,6 +134,9 @@ def _readings(text: str) -> Iterator[tuple[tuple[NodeId, ModelId], tuple[NodeId,
 async def _recorded(place: Here, parsed: argparse.Namespace, waiting: Waiting) -> Recorded:
     source = source_of(place, parsed.against, parsed.copy)
     async with opened(source) as at:
+        if at.copy is not None:
+            waiting("what-if: checking the copy")
+            await asyncio.to_thread(require_whole, at.copy)
         asked, end_ns = (parsed.since, parsed.until), await end_of(at.streams, copied=at.copy is not None)
         return await read(
             at.streams, source.reader(), source.cluster, *asked, waiting, find=at.find, end_us=end_ns // 1000

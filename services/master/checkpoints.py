@@ -6,7 +6,16 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from adapters.keys import Signer
-from adapters.log.checkpoints import CheckpointBook, Kept, check_signed, sign, signed_by, tail_digest
+from adapters.log.checkpoints import (
+    JUMP_US,
+    CheckpointBook,
+    Kept,
+    check_signed,
+    dated_ahead,
+    sign,
+    signed_by,
+    tail_digest,
+)
 from domain.errors import HistoryError
 from domain.events import Checkpoint, Input
 from domain.ids import Generation
@@ -44,9 +53,11 @@ class Checkpoints:
         self.book, self._signer, self._cluster, self._clock, self._every_s = book, signer, cluster, clock, every_s
         self._kept: tuple[int, int, int] | None = None
         self._said = 0
+        self._dated: tuple[int, int] | None = None
+        """(wall clock, monotonic clock) of the last one signed."""
 
     async def keep(self, where: Callable[[], Where], speaker: Speaker) -> None:
-        """Sign at once and then each minute if anything has changed, for ever."""
+        """Sign at once and then each minute if anything has changed, for ever; whatever the wall clock does meanwhile."""
         first = where()
         await self.add(first)
         self._said = first.position.version  # commits that came while it was written are yet to be stated
@@ -71,6 +82,16 @@ class Checkpoints:
         self._kept = at
         return signed
 
+    def _date(self) -> int:
+        """Return the wall clock, and say so if it has jumped since the last checkpoint."""
+        wall_us, mono_us = self._clock.wall_us(), self._clock.monotonic_us()
+        if self._dated is not None:
+            jumped_us = (wall_us - self._dated[0]) - (mono_us - self._dated[1])
+            if abs(jumped_us) > JUMP_US:
+                LOG.warning("clock_jumped", extra={"by_s": jumped_us // 1_000_000})
+        self._dated = wall_us, mono_us
+        return wall_us
+
     def _sign(self, where: Where) -> Checkpoint:
         position, span = where.position, where.span
         tail_hi = span.facts[-1].seq if span.facts else position.hi
@@ -86,7 +107,7 @@ class Checkpoints:
             tail_hi=tail_hi,
             tail_chi=tail_chi,
             tail=tail_digest(span.messages()) if (tail_hi, tail_chi) != (position.hi, position.chi) else "",
-            at_us=self._clock.wall_us(),
+            at_us=self._date(),
         )
         return sign(draft, self._signer)
 
@@ -108,4 +129,14 @@ class Checkpoints:
         except OSError as error:
             raise HistoryError(f"checkpoints {self.book.folder}: cannot be read: {error}") from None
         check_signed(kept, self._signer.public)
+        self._say_dates(kept)
         return kept
+
+    def _say_dates(self, kept: Sequence[Kept]) -> None:
+        """Say which are dated as they cannot be; by their versions they are compared all the same."""
+        for what in dated_ahead(kept):
+            LOG.warning("checkpoint_dated_ahead", extra={"what": what})
+        newest, now_us = kept[-1].checkpoint if kept else None, self._clock.wall_us()
+        if newest is not None and newest.at_us > now_us + JUMP_US:
+            ahead_s = (newest.at_us - now_us) // 1_000_000
+            LOG.warning("checkpoint_dated_ahead", extra={"what": f"version {newest.version}: {ahead_s} s ahead of now"})

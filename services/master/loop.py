@@ -12,14 +12,14 @@ from contextlib import aclosing, suppress
 import msgspec
 
 from adapters.clock import new_generation
-from adapters.log.history import History, begin_generation, first_of_generation, last_commit, stored_commit
+from adapters.log.generations import GAP
+from adapters.log.history import History, first_of_generation, stored_commit
+from adapters.log.renewal import begin_generation
 from domain.errors import BusError, FactsLostError, HistoryError, HistoryGapError
-from domain.events import Registered
 from domain.events.commit import Commit, encode_commit
 from domain.ids import Generation
 from domain.master.decide import Decided, Head, decide
 from domain.master.health import next_due_us
-from domain.master.inputs import FactInput
 from domain.master.state import State, encode_state
 from domain.master.step import Range, after, commit, fold_into
 from domain.policies import CURRENT
@@ -31,7 +31,8 @@ from services.master.following import Following
 from services.master.observer import LOOK_EVERY_S
 from services.master.outbox import Outbox
 from services.master.parts import Deposed, Parts, first_cause, is_long, pour
-from services.master.trust import Missing, is_shown, renewed, say_safe_mode, trusted_head
+from services.master.seen import check_seen, check_unfolded
+from services.master.trust import Missing, renewed, say_safe_mode, trusted_head, what_else
 
 __all__ = ["Deposed", "MasterLoop", "Parts"]
 LOG = logging.getLogger("leaseway.master")
@@ -74,7 +75,7 @@ class MasterLoop:
         """The generation of the ledger's last commit when it was loaded."""
 
     def _blank(self) -> History:
-        return History(self.parts.streams, self.parts.reader)
+        return History(self.parts.streams, self.parts.reader, complaint=self.parts.beginners.complaint)
 
     @property
     def feed_trouble(self) -> str:
@@ -97,24 +98,39 @@ class MasterLoop:
             except Deposed:
                 LOG.warning("deposed", extra={"version": self.history.position.version})
             except (HistoryError, HistoryGapError) as error:
-                await (self._begin_anew(str(error)) if self._may_go_on(error) else self._safe_mode(str(error)))
+                await self._doubt_history(error)
             except BusError as error:
                 LOG.warning("bus_failed", extra={"error": str(error)})
                 if doubt := await self._missing.for_good(error, self.parts):
                     await self._safe_mode(doubt)
                 await asyncio.sleep(0.5)
 
-    def _may_go_on(self, error: Exception) -> bool:
-        """Tell whether what is lost is what a bus of relaxed durability may lose, before this master decided anything."""
+    async def _doubt_history(self, error: HistoryError | HistoryGapError) -> None:
+        """Begin anew if nothing is wrong but what a bus of relaxed durability may lose; else be in safe mode."""
+        worse: HistoryError | HistoryGapError | None = error
+        try:
+            if self._may_be_lost(error):
+                worse = await what_else(self.parts, error)
+            if worse is None:
+                await self._begin_anew(str(error))
+        except BusError as failed:
+            LOG.warning("bus_failed", extra={"error": str(failed)})
+            await asyncio.sleep(0.5)  # and all of it again
+            return
+        if worse is not None:
+            await self._safe_mode(str(worse))
+
+    def _may_be_lost(self, error: HistoryError | HistoryGapError) -> bool:
+        """Tell whether it may be what a bus of relaxed durability may lose, before this master decided anything."""
         lost = isinstance(error, FactsLostError) or (isinstance(error, HistoryGapError) and error.stream == EVENTS)
         return lost and self.parts.relaxed and self.mode != "active"
 
     async def _begin_anew(self, gap: str) -> None:
         """Begin a new generation over what is left, as a bus of relaxed durability has been promised to: never silently."""
         LOG.error("history_gap", extra={"gap": gap})
-        streams, ledger = self.parts.streams, self.parts.ledger
         generation = new_generation(int(self._loaded[:4] or "0", 16) + 1)
-        await begin_generation(streams, generation, f"history_gap: {gap}", publish_to=ledger.subject)
+        cluster, signer = self.parts.reader.cluster, self.parts.signer
+        await begin_generation(self.parts.streams, generation, GAP + gap, cluster=cluster, signer=signer)
 
     async def _safe_mode(self, doubt: str) -> None:
         """Decide nothing, say so loudly, and stay until an operator has begun a new generation of the ledger."""
@@ -122,12 +138,18 @@ class MasterLoop:
         self.ready.set()
         LOG.error("safe_mode", extra={"doubt": doubt, "version": self.history.position.version})
         doubted = max(self._loaded, self.history.position.generation)
-        generation, said = Generation(""), False
+        generation, said, why = Generation(""), False, ""
         while not generation:
             said = said or await say_safe_mode(self.parts, doubt, self._loaded)
             await asyncio.sleep(SAFE_LOOK_EVERY_S)
-            with suppress(BusError, HistoryError):
-                generation = await renewed(self.parts.streams.ledger, doubted)
+            try:
+                generation = await renewed(self.parts, doubted)
+            except HistoryError as error:
+                if str(error) != why:
+                    why = str(error)
+                    LOG.error("safe_mode_not_left", extra={"why": why})  # noqa: TRY400  # the words say it all
+            except BusError:
+                pass
         LOG.warning("safe_mode_left", extra={"doubt": doubt, "generation": generation})
         self.doubt = ""
 
@@ -181,6 +203,7 @@ class MasterLoop:
 
     async def _reign(self) -> None:
         """Be the active master until another commit is found where ours was to be."""
+        await check_unfolded(self.parts, self.history.position)
         self.history.adopt(CURRENT)  # an older policy's state: the claim below is the commit that switches
         self.state.term = self.history.position.term + 1
         self._span = Range()
@@ -238,30 +261,8 @@ class MasterLoop:
             fold_into(self.state, span, [(reader.control(message), message) for message in batch], [])
         else:
             facts = reader.facts(batch)
-            await self._check_witnesses([fact for fact, _ in facts if isinstance(fact, FactInput)])
+            await check_seen(self.parts, self.history.position, (fact for fact, _ in facts))
             fold_into(self.state, span, [], facts)
-
-    async def _check_witnesses(self, facts: list[FactInput]) -> None:
-        """A node that registers says the newest commit that it saw; a ledger that is behind it has lost something.
-
-        A master that slept may be behind both: then another one decides by now. What the node does not show with our
-        signature is not believed: any node's key would be enough to stop all deciding.
-        """
-        position = self.history.position
-        for given in facts:
-            if isinstance(given.fact, Registered) and given.fact.witness is not None:
-                seen = given.fact.witness
-                if (seen.generation, seen.version) > (position.generation, position.version):
-                    if not is_shown(self.parts.feed, seen):
-                        LOG.warning("witness_not_believed", extra={"speaker": given.speaker, "version": seen.version})
-                        continue
-                    head = await last_commit(self.parts.streams.ledger)
-                    if head is not None and (head.generation, head.version) >= (seen.generation, seen.version):
-                        raise Deposed
-                    raise HistoryError(
-                        f"ledger: ends at version {position.version} of generation {position.generation}, "
-                        f"but {given.speaker} has seen version {seen.version} of generation {seen.generation}"
-                    )
 
     def _cut(self, span: Range) -> Commit | None:
         """Return the commit over what is folded, if anything follows from it."""

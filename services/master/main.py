@@ -92,6 +92,8 @@ def _parts(config: Config, credentials: Credentials, bus: Bus) -> Parts:
         observer=Observer(bus, events, cluster, credentials.cluster_mac_secret, new_incarnation(), clock),
         clock=clock,
         new_generation=new_generation(1),
+        signer=Signer(credentials.master_seed),
+        operator_public=credentials.operator_public,
         relaxed=config.bus.durability == "relaxed",
         ask_clickhouse=clickhouse_at(known_endpoints(config).projector),
         checkpoints=Checkpoints(

@@ -6,7 +6,9 @@ from typing import Final
 
 import msgspec
 
+from adapters.keys import Signer
 from adapters.log.feed import Feed
+from adapters.log.generations import Beginners
 from adapters.log.history import Streams
 from adapters.log.ledger import Ledger
 from adapters.log.reader import Reader
@@ -44,6 +46,10 @@ class Parts(msgspec.Struct, frozen=True):
     observer: Observer
     clock: Clock
     new_generation: Generation
+    signer: Signer
+    """Of the master's decisions, and of a generation that it begins by itself."""
+    operator_public: str
+    """nkey public key of the operator, by whose word alone safe mode is left; empty: it is not known, and nobody is believed."""
     relaxed: bool = False
     """Durability of the bus: a power cut may lose the newest facts, and then a new generation begins by itself, named."""
     ask_clickhouse: AskArchive | None = None
@@ -51,6 +57,12 @@ class Parts(msgspec.Struct, frozen=True):
     """Where signed checkpoints are kept; None in a simulation that has no disk."""
     ages: Ages = NO_AGES
     """After how long the streams drop a message."""
+
+    @property
+    def beginners(self) -> Beginners:
+        """Return who may begin a generation of the ledger."""
+        by_itself = self.signer.public if self.relaxed else ""
+        return Beginners(cluster=self.reader.cluster, operator=self.operator_public, master=by_itself)
 
 
 def is_long(span: Range) -> bool:

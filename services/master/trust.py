@@ -8,20 +8,19 @@ from typing import Final
 import msgspec
 
 from adapters.log.checkpoints import Kept
-from adapters.log.feed import Feed
-from adapters.log.generations import safe_mode_left
+from adapters.log.generations import check_begun, safe_mode_left
 from adapters.log.history import check_witness, first_of_generation, last_commit
-from adapters.log.scan import scan
+from adapters.log.scan import Scanned, scan
 from adapters.log.tail import check_inputs
 from adapters.nats.api import StreamMissingError
-from domain.errors import BusError, HistoryError
-from domain.events import SafeModeEntered, Witness
+from domain.errors import BusError, HistoryError, HistoryGapError
+from domain.events import SafeModeEntered
 from domain.events.commit import Commit
 from domain.ids import Generation
 from domain.policies import rules_of
 from domain.ports import Stream, Witnessed
 from services.master.parts import Parts
-from services.master.witnesses import NOTHING, WHO
+from services.master.witnesses import NOTHING, WHO, Archived
 
 LOG = logging.getLogger("leaseway.master")
 SAY_S: Final = 2.0
@@ -42,8 +41,7 @@ async def trusted_head(parts: Parts, note_head: Callable[[Commit | None], None])
     # witnesses before the ledger's head: an active master adds to all of them, to the ledger first
     kept = await parts.witness.read()
     fed = await _fed(parts)
-    archived = await parts.ask_clickhouse() if parts.ask_clickhouse is not None else NOTHING
-    vouched = await asyncio.to_thread(parts.checkpoints.ours, archived.signed) if parts.checkpoints is not None else []
+    archived, vouched = await _archived(parts)
     head = await last_commit(parts.streams.ledger)
     note_head(head)
     check_witness(kept, head)
@@ -54,13 +52,26 @@ async def trusted_head(parts: Parts, note_head: Callable[[Commit | None], None])
     signed = await _signed(parts, head)
     seen = (kept, fed, archived.newest, newest)
     await _check_renewed(parts, head, [each.generation for each in seen if each is not None])
+    await _check_word(parts, head, [*signed, *vouched])
     await check_inputs(parts.streams, head)
     if head is not None:
         rules_of(head)
-        known = {each.checkpoint for each in signed}
-        more = [each for each in vouched if each.checkpoint.generation == head.generation]
-        await _scan(parts, head, [*signed, *(each for each in more if each.checkpoint not in known)])
+        await _scan(parts, head, _together(signed, vouched, head))
     return head
+
+
+async def _archived(parts: Parts) -> tuple[Archived, list[Kept]]:
+    """Return what ClickHouse has seen, and the checkpoints there that this cluster's master has signed."""
+    archived = await parts.ask_clickhouse() if parts.ask_clickhouse is not None else NOTHING
+    vouched = await asyncio.to_thread(parts.checkpoints.ours, archived.signed) if parts.checkpoints is not None else []
+    return archived, vouched
+
+
+def _together(signed: Sequence[Kept], vouched: Sequence[Kept], head: Commit) -> list[Kept]:
+    """Return the checkpoints of the ledger's generation, each once."""
+    known = {each.checkpoint for each in signed}
+    more = [each for each in vouched if each.checkpoint.generation == head.generation]
+    return [*signed, *(each for each in more if each.checkpoint not in known)]
 
 
 def _newest(vouched: Sequence[Kept]) -> Witnessed | None:
@@ -88,7 +99,7 @@ async def _check_renewed(parts: Parts, head: Commit | None, seen: list[Generatio
     """
     book = parts.checkpoints.book.generations() if parts.checkpoints is not None else []
     newest = max([*seen, *book], default=Generation(""))
-    if head is None or head.generation <= newest or await renewed(parts.streams.ledger, newest):
+    if head is None or head.generation <= newest or await renewed(parts, newest):
         return
     if newest:
         raise HistoryError(
@@ -96,19 +107,31 @@ async def _check_renewed(parts: Parts, head: Commit | None, seen: list[Generatio
         )
 
 
-async def renewed(ledger: Stream, doubted: Generation) -> Generation:
+async def renewed(parts: Parts, doubted: Generation) -> Generation:
     """Return the generation that an operator has begun after `doubted`; empty if there is none.
 
     Raises:
-        HistoryError: the ledger's last message is no commit.
+        HistoryError: the ledger's last message is no commit, or the word that began its generation is not the operator's.
     """
+    ledger = parts.streams.ledger
     head = await last_commit(ledger)
     if head is None or head.generation <= doubted:
         return Generation("")
     first = await first_of_generation(ledger, head)
+    await check_begun(ledger, first, parts.beginners)
     # the word that began a later one may be dropped for its age
     by_itself = first.version == 1 and safe_mode_left(first) is None
     return Generation("") if by_itself else head.generation
+
+
+async def _check_word(parts: Parts, head: Commit | None, signed: Sequence[Kept]) -> None:
+    """Check that the generation was begun by who may; what a master has signed in one says that it was.
+
+    Masters before 0.1.0 asked for no signature, and what they have decided since is no doubt by itself.
+    """
+    if head is not None and not any(kept.checkpoint.generation == head.generation for kept in signed):
+        ledger = parts.streams.ledger
+        await check_begun(ledger, await first_of_generation(ledger, head), parts.beginners)
 
 
 async def _fed(parts: Parts) -> Witnessed | None:
@@ -123,19 +146,33 @@ async def _fed(parts: Parts) -> Witnessed | None:
     return Witnessed(generation=Generation(generation), version=version, digest="") if version else None
 
 
-def is_shown(feed: Feed, seen: Witness) -> bool:
-    """Tell whether a node that says to have seen a commit shows one of its decisions with our signature."""
-    signed = feed.ours(seen.signed.encode())
-    return signed is not None and signed.order[:2] == (seen.generation, seen.version)
-
-
-async def _scan(parts: Parts, head: Commit, signed: list[Kept]) -> None:
+async def _scan(parts: Parts, head: Commit, signed: Sequence[Kept], *, tail_lost: bool = False) -> Scanned:
     began_us, now_ns = parts.clock.monotonic_us(), parts.clock.wall_us() * 1000
     first = await first_of_generation(parts.streams.ledger, head)
     ages = msgspec.structs.replace(parts.ages, now_ns=now_ns)
-    found = await scan(parts.streams, first, head, subject=parts.ledger.subject, checkpoints=signed, ages=ages)
+    found = await scan(
+        parts.streams, first, head, subject=parts.ledger.subject, checkpoints=signed, ages=ages, tail_lost=tail_lost
+    )
     took_ms = (parts.clock.monotonic_us() - began_us) // 1000
     LOG.info("history_checked", extra={**msgspec.to_builtins(found), "checkpoints": len(signed), "took_ms": took_ms})
+    return found
+
+
+async def what_else(parts: Parts, lost: HistoryError | HistoryGapError) -> HistoryError | HistoryGapError | None:
+    """Return what is wrong with history besides that the newest facts are `lost`, as relaxed durability allows; None: nothing.
+
+    Raises:
+        BusError: the bus cannot be asked.
+    """
+    try:
+        head = await last_commit(parts.streams.ledger)
+        if head is None:
+            return lost
+        _, vouched = await _archived(parts)
+        found = await _scan(parts, head, _together(await _signed(parts, head), vouched, head), tail_lost=True)
+    except (HistoryError, HistoryGapError) as worse:
+        return worse
+    return None if found.lost_from else lost
 
 
 class Missing:

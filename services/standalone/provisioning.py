@@ -14,7 +14,8 @@ from adapters.clock import new_generation
 from adapters.keys import Signer, load_credentials
 from adapters.log.checkpoints import CheckpointBook, signed_by
 from adapters.log.feed import order_of
-from adapters.log.history import Streams, begin_generation, newest_readable
+from adapters.log.history import Streams
+from adapters.log.renewal import begin_generation, newest_readable
 from adapters.log.witness import FileWitnessBook
 from adapters.nats.connection import connect
 from adapters.nats.control import ControlDesk
@@ -28,7 +29,7 @@ from domain.events.commit import Commit
 from domain.events.control import SettingStated
 from domain.ids import Generation, NodeId
 from domain.ports import Stream
-from domain.subjects import CONTROL, DECISIONS, EVENTS, LEDGER, ledger_subject
+from domain.subjects import CONTROL, DECISIONS, EVENTS, LEDGER
 from services.config import Config, preflight_file
 from services.data_directory import Endpoints, known_endpoints
 from services.master.witnesses import clickhouse_at
@@ -150,8 +151,10 @@ async def renew(config: Config, url: str, reason: str, *, from_file: bool) -> Co
         known.append(head.generation if head is not None else Generation(""))
         known += await _generations_archived(config)
         count = max(map(_count_of, known)) + 1
-        subject = ledger_subject(config.cluster.name)
-        return await begin_generation(streams, new_generation(count), reason, publish_to=subject)
+        operator = Signer(load_credentials(config.data / "keys" / "operator.json").nkey_seed)
+        return await begin_generation(
+            streams, new_generation(count), reason, cluster=config.cluster.name, signer=operator
+        )
     finally:
         await bus.close()
 

@@ -3,12 +3,17 @@
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from adapters.keys import Signer
+from adapters.keys import Signer, save_credentials
 from adapters.log.checkpoints import CheckpointBook, sign
-from adapters.log.history import Streams, begin_generation
+from adapters.log.generations import Beginners
+from adapters.log.history import Streams
+from adapters.log.renewal import begin_generation
+from adapters.nats.enrolment import key_path
 from domain.events import Checkpoint
+from domain.events.commit import decode_commit
 from domain.ids import Generation
 from domain.subjects import CONTROL, EVENTS, LEDGER, ledger_subject
 from services.config import ClusterConfig, Config
@@ -43,11 +48,29 @@ async def test_it_sorts_behind_what_was_signed_though_ledger_and_witness_are_los
     assert (await renewed(cluster)).startswith("0008")
 
 
+async def test_it_carries_the_operators_signature_and_every_master_has_the_key_to_check_it(cluster: ClusterUnderTest):
+    await renewed(cluster)
+    (message,) = [each async for batch in (await cluster.streams()).ledger.read(after=0, until=1) for each in batch]
+    master = cluster.server.credentials("master")
+    assert master.operator_public == Signer(cluster.server.credentials("operator").nkey_seed).public
+    who = Beginners(cluster=CLUSTER, operator=master.operator_public)
+    assert who.complaint(decode_commit(message.body), message.body) == ""
+
+
+async def test_a_master_of_before_is_told_the_operators_key_by_the_next_provisioning(cluster: ClusterUnderTest):
+    path = key_path(cluster.server.data, "master")
+    master = cluster.server.credentials("master")
+    save_credentials(path, msgspec.structs.replace(master, operator_public=""))
+    await provision_bus(config_of(cluster), cluster.server.url, {}, {}, from_file=False)
+    assert cluster.server.credentials("master") == master
+
+
 async def test_it_sorts_behind_the_ledger_though_its_newest_message_is_no_commit(cluster: ClusterUnderTest):
     bus, subject = await cluster.bus("master"), ledger_subject(CLUSTER)
     ledger = bus.stream(LEDGER)
     streams = Streams(bus.stream(EVENTS), bus.stream(CONTROL), ledger)
-    await begin_generation(streams, Generation("0004abcd"), "once before", publish_to=subject)
+    operator = Signer(cluster.server.credentials("operator").nkey_seed)
+    await begin_generation(streams, Generation("0004abcd"), "once before", cluster=CLUSTER, signer=operator)
     await ledger.publish(subject, b"{")
     assert (await renewed(cluster)).startswith("0005")
 

@@ -17,8 +17,10 @@ from adapters.headers import decode_headers
 from adapters.keys import new_nkey
 from adapters.nats.layout import stream_configs
 from adapters.nats.provision import reload_servers
+from domain.events.commit import encode_commit
 from domain.ports import StoredMessage
 from domain.subjects import CONTROL, EVENTS, LEDGER, control_subject, ledger_subject
+from tests.mutations.changes import begun_falsely
 from tests.mutations.living import BURSTS, HISTORY, Backup, Store, server_on
 from tests.support.cluster import ClusterUnderTest
 from tests.support.nats import CLUSTER
@@ -130,6 +132,14 @@ async def master_key_changes_a_commit(dice: random.Random, cluster: ClusterUnder
     return f"byte {at} bit {bit}"
 
 
+async def master_key_ends_safe_mode(dice: random.Random, cluster: ClusterUnderTest, store: Store) -> str:
+    """Begin a new generation in the operator's name, or as after lost facts."""
+    what, first = begun_falsely(dice, store.served[LEDGER][-1], CLUSTER, store.life.operator)
+    client = await cluster.server.client("master")
+    await _stored(client, ledger_subject(CLUSTER), encode_commit(first))
+    return what
+
+
 async def _stored(client: Client, subject: str, body: bytes, headers: dict[str, str] | None = None) -> int:
     answer = json.loads((await client.request(subject, body, timeout=ANSWER_S, headers=headers)).data)
     assert "error" not in answer, f"{subject}: {answer}"
@@ -239,6 +249,7 @@ ATTACKS: tuple[Attack, ...] = (
     provisioner_shrinks,
     master_key_repeats_a_commit,
     master_key_changes_a_commit,
+    master_key_ends_safe_mode,
     root_rewrites,
     root_deletes_a_message,
     root_purges,

@@ -17,8 +17,10 @@ from aiohttp.test_utils import TestServer
 from nats.errors import Error as NatsError
 
 from adapters.decisions import DecisionReader
+from adapters.log.begun import check_generations
 from adapters.log.checkpoints import CheckpointBook, Kept
 from adapters.log.fed import compare_feed
+from adapters.log.generations import Beginners
 from adapters.log.reader import Reader
 from adapters.log.report import Report
 from adapters.log.verify import Part, verify
@@ -178,9 +180,11 @@ class Run:
         if kind.archived or kind.shown:  # an auditor has a checkpoint of before, from ClickHouse or a copy
             newest = self.store.kept[-1].checkpoint
             kept = [*kept, Kept(checkpoint=newest, source="ClickHouse")]
-        secret = cluster.server.credentials("master").cluster_mac_secret
+        secret, streams = cluster.server.credentials("master").cluster_mac_secret, await cluster.streams()
         try:
-            report = await verify(await cluster.streams(), Reader(CLUSTER, secret), part=Part(checkpoints=kept))
+            report = await verify(streams, Reader(CLUSTER, secret), part=Part(checkpoints=kept))
+            who = Beginners(cluster=CLUSTER, operator=self.store.life.operator)
+            await check_generations(streams.ledger, who, report, kept)
         except LeasewayError as error:
             return f"a stream is not there: {error}"
         return _first(report)

@@ -9,8 +9,12 @@ from collections.abc import Callable
 
 import msgspec
 
+from adapters.keys import Signer, new_nkey
+from adapters.log.generations import GAP, safe_mode_left, signed_begin
 from adapters.log.reader import Reader
 from domain.events.commit import Commit, decode_commit, encode_commit, seal
+from domain.ids import Generation
+from domain.master.step import genesis
 from domain.ports import StoredMessage
 from tests.mutations.life import Life, decided, stored
 from tests.support.history import START_NS, Recorder, envelope, held
@@ -210,6 +214,29 @@ def change_a_commit_blindly(dice: random.Random, life: Life) -> tuple[str, Life]
     return f"version {at + 1}", life.with_stream("LW_LEDGER", tuple(ledger))
 
 
+def end_safe_mode(dice: random.Random, life: Life) -> tuple[str, Life]:
+    """A new generation begun in the operator's name, or as after lost facts: with no key, a stranger's, or another's name."""
+    what, first = begun_falsely(dice, life.ledger[-1], life.cluster, life.operator)
+    commits = [decode_commit(message.body) for message in life.ledger]
+    return what, _with_commits(life, [*commits, first])
+
+
+def begun_falsely(dice: random.Random, last: StoredMessage, cluster: str, operator: str) -> tuple[str, Commit]:
+    """Return a commit that begins a generation after `last` as somebody would make it who has not the operator's key."""
+    who, reason = dice.choice(("nobody", "a stranger", "the operator")), dice.choice(("we looked", f"{GAP}LW_EVENTS"))
+    reason = f"{reason} {dice.randrange(10_000)}"
+    first = genesis(decode_commit(last.body), Generation("0002abcd"), reason, events_first=1, control_first=1)
+    if who == "nobody":
+        return f"{who}: {reason}", first
+    first = signed_begin(first, cluster, Signer(new_nkey()[0]))
+    if who == "the operator":  # the name alone
+        left = safe_mode_left(first)
+        assert left is not None
+        named = msgspec.structs.replace(left, public=operator)
+        first = seal(msgspec.structs.replace(first, decisions=(named,), digest=""), ())
+    return f"{who}: {reason}", first
+
+
 CHANGES: tuple[Change, ...] = (
     flip_body,
     flip_subject,
@@ -229,4 +256,5 @@ CHANGES: tuple[Change, ...] = (
     forge_everything,
     restore_older,
     change_a_commit_blindly,
+    end_safe_mode,
 )

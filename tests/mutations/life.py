@@ -10,9 +10,11 @@ import msgspec
 
 from adapters.headers import encode_headers
 from adapters.keys import Signer, new_nkey
+from adapters.log.begun import check_generations
 from adapters.log.checkpoints import CheckpointBook, Kept, sign, tail_digest
 from adapters.log.copied import CopiedStream
 from adapters.log.feed import Feed
+from adapters.log.generations import Beginners, safe_mode_left
 from adapters.log.history import Streams
 from adapters.log.ledger import Ledger
 from adapters.log.reader import Reader
@@ -21,7 +23,7 @@ from adapters.log.verify import Part, verify
 from adapters.memory.stream import MemoryStream
 from domain.errors import PublishUnknownError
 from domain.events import Checkpoint, Input
-from domain.events.commit import Commit, encode_commit
+from domain.events.commit import Commit, decode_commit, encode_commit
 from domain.ids import Generation
 from domain.master.state import State, encode_state
 from domain.master.step import Range, fold_into, follow
@@ -48,6 +50,8 @@ class Life(msgspec.Struct, frozen=True):
     cluster: str = CLUSTER
     secret: str = SECRET
     """Of the cluster's MACs."""
+    operator: str = ""
+    """The operator's public key."""
 
     def streams(self) -> dict[str, tuple[StoredMessage, ...]]:
         """Return the messages by stream."""
@@ -60,6 +64,7 @@ class Life(msgspec.Struct, frozen=True):
 
 
 SIGNER = Signer(new_nkey()[0])
+OPERATOR = Signer(new_nkey()[0])
 
 
 def decided(recorder: Recorder, seed: int, reader: Reader | None = None, generation: str = "00010000") -> Master:
@@ -97,13 +102,15 @@ def lived(seed: int, events: int = 240, *, later_ns: int = 0) -> Life:
                 tail_hi=len(facts),
                 tail_chi=commits[-1].chi,
                 tail=tail_digest(open_facts),
+                at_us=facts[-1].stamp_ns // 1000 + 1,
             ),
             SIGNER,
         )
     )
     newest = Witnessed(generation=commits[-1].generation, version=commits[-1].version, digest=commits[-1].digest)
     control = tuple(recorder.control[: commits[-1].chi])
-    return Life(facts, control, ledger, tuple(checkpoints), newest, _snapshot(recorder, commits))
+    snapshot = _snapshot(recorder, commits)
+    return Life(facts, control, ledger, tuple(checkpoints), newest, snapshot, operator=OPERATOR.public)
 
 
 def _snapshot(recorder: Recorder, commits: list[Commit]) -> tuple[int, bytes]:
@@ -153,6 +160,7 @@ async def found_by_audit(life: Life) -> str:
     """Return what a verification names first; empty if it finds nothing."""
     kept = [Kept(checkpoint=each, source="the test") for each in life.checkpoints]
     report = await verify(_copies(life), Reader(CLUSTER, SECRET), part=Part(checkpoints=kept))
+    await check_generations(_copies(life).ledger, Beginners(cluster=CLUSTER, operator=life.operator), report, kept)
     return "" if report.clean else (report.stopped or report.differences[0].detail)
 
 
@@ -208,8 +216,8 @@ class _Book:
         self.kept = witnessed
 
 
-async def doubt_of_a_master(life: Life, folder: Path, clock: Clock) -> str:
-    """Start a master on a life; return why it is in safe mode, or `decides` once it tries to store a commit."""
+async def doubt_of_a_master(life: Life, folder: Path, clock: Clock, *, relaxed: bool = False) -> str:
+    """Start a master on a life; return why it is in safe mode, or, once it would store a commit, `decides` or `begins anew`."""
     held = _copies(life)
     ledger = _Watched("LW_LEDGER", list(life.ledger))
     book = CheckpointBook(folder)
@@ -228,6 +236,9 @@ async def doubt_of_a_master(life: Life, folder: Path, clock: Clock) -> str:
         observer=_Silent(),  # type: ignore[arg-type]  # the same methods
         clock=clock,
         new_generation=Generation("00010000"),
+        signer=SIGNER,
+        operator_public=life.operator,
+        relaxed=relaxed,
         checkpoints=Checkpoints(book, SIGNER, CLUSTER, clock),
     )
     loop = MasterLoop(parts)
@@ -241,4 +252,6 @@ async def doubt_of_a_master(life: Life, folder: Path, clock: Clock) -> str:
         with suppress(asyncio.CancelledError):
             await task
     assert not (ledger.tried and loop.mode == "safe_mode"), "it tried to decide before it doubted"
-    return loop.doubt if loop.mode == "safe_mode" else "decides"
+    if loop.mode == "safe_mode":
+        return loop.doubt
+    return "begins anew" if safe_mode_left(decode_commit(ledger.tried[0])) is not None else "decides"

@@ -68,13 +68,14 @@ class Store:
         await live(self.data, self.older)
         async with server_on(self.data) as cluster:
             self.served = await served(cluster)
-            secret = cluster.server.credentials("master").cluster_mac_secret
+            master = cluster.server.credentials("master")
+        secret, operator = master.cluster_mac_secret, master.operator_public
         self.kept = await CheckpointBook(self.data / BOOK).read()
         witnessed = await FileWitnessBook(self.data / WITNESS).read()
         assert witnessed is not None
         events, control, ledger = (tuple(self.served[name]) for name in HISTORY)
         signed = tuple(each.checkpoint for each in self.kept)
-        self.life = Life(events, control, ledger, signed, witnessed, (0, b""), CLUSTER, secret)
+        self.life = Life(events, control, ledger, signed, witnessed, (0, b""), CLUSTER, secret, operator)
 
 
 @asynccontextmanager

@@ -59,8 +59,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         by nobody."""
         if self.of_feed:
             return bool(self.audit) and not self.believed
-        claimed = 1 if self.kind.endswith("seen_by_a_node") else 0  # a node speaks once somebody has claimed the ledger
-        return bool(self.audit) and bool(self.doubt) and not self.decisions and self.commits <= claimed
+        return bool(self.audit) and bool(self.doubt) and not self.commits
 
 
 def found_by(text: str) -> str:

@@ -1,15 +1,20 @@
 """Safe mode is entered before anything is decided, said until somebody hears it, and left by an operator's word alone."""
 
+import random
+
 import msgspec
 import pytest
 
-from adapters.log.history import begin_generation
-from domain.events import SafeModeEntered, codec
-from domain.ids import Generation
+from adapters.keys import Signer
+from domain.events import LinkPriced, SafeModeEntered, Witness, codec
+from domain.events.commit import encode_commit
+from domain.ids import Generation, LinkId, ModelId, NodeId
 from domain.ports import Witnessed
 from domain.subjects import ledger_subject
-from tests.support.history import CLUSTER
-from tests.support.scene import Book, Scene, messages, play
+from tests.mutations.changes import begun_falsely
+from tests.support.history import CLUSTER, registered
+from tests.support.local_nodes import signed
+from tests.support.scene import OPERATOR, SEED, Book, Scene, messages, play
 
 SUBJECT = ledger_subject(CLUSTER)
 
@@ -33,7 +38,7 @@ def test_a_master_that_has_seen_nothing_frees_no_other_from_safe_mode(begun: str
         await scene.beat("a", "b", seconds=5)
         assert (await scene.commits())[0].generation == begun
         assert doubting.mode == "safe_mode"
-        await begin_generation(scene.streams, Generation("0002abcd"), "the disk is gone", publish_to=SUBJECT)
+        await scene.renew("the disk is gone")
         await scene.beat("a", "b", seconds=5)
         assert doubting.mode in {"standby", "active"}
         assert await scene.clean()
@@ -68,7 +73,7 @@ def test_a_ledger_whose_newest_message_is_no_commit_is_left_behind_by_an_operato
         loop = scene.master()
         await scene.beat("a", "b", seconds=3)
         assert (loop.mode, "not a commit" in loop.doubt) == ("safe_mode", True)
-        first = await begin_generation(scene.streams, Generation("0002abcd"), "a torn block", publish_to=SUBJECT)
+        first = await scene.renew("a torn block")
         assert (first.version, first.prev) == (len(before) + 2, before[-1].digest)
         await scene.beat("a", "b", seconds=5)
         assert loop.mode == "active"
@@ -104,12 +109,157 @@ def test_a_message_that_is_no_commit_hides_no_generation_behind_it():
             await scene.beat("a", "b", seconds=3)
         await scene.stop()
         middle = (await scene.ledger.bounds()).last // 2
-        await begin_generation(scene.streams, Generation("0002abcd"), "a torn block", publish_to=SUBJECT)
+        await scene.renew("a torn block")
         torn = scene.ledger._messages[middle - 1]
         assert torn is not None
         scene.ledger._messages[middle - 1] = msgspec.structs.replace(torn, body=b"{")
         loop = scene.master()
         await scene.beat("a", "b", seconds=5)
         assert loop.mode == "active"
+
+    play(scenario)
+
+
+async def begin_falsely(scene: Scene, seed: int) -> None:
+    """Append what begins a generation in the operator's name without the operator's key."""
+    last = await scene.ledger.last()
+    assert last is not None
+    _, first = begun_falsely(random.Random(seed), last, CLUSTER, OPERATOR.public)
+    await scene.ledger.publish(SUBJECT, encode_commit(first), expected_last=last.seq)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_safe_mode_is_left_by_the_operators_signed_word_alone(seed: int):
+    """Whoever has the master's key on the bus can write to the ledger, and whoever can write to the disk too."""
+
+    async def scenario(scene: Scene) -> None:
+        scene.master()
+        await scene.begin()
+        await scene.beat("a", "b", seconds=3)
+        await scene.stop()
+        scene.book.kept = Witnessed(generation=Generation("00010000"), version=500, digest="ab" * 16)
+        doubting = scene.master()
+        await scene.beat("a", "b", seconds=3)
+        assert "has seen version 500" in doubting.doubt
+        await begin_falsely(scene, seed)
+        await scene.beat("a", "b", seconds=5)
+        assert doubting.mode == "safe_mode"
+        stood = (await scene.ledger.bounds()).last
+        others = [scene.master(book) for book in (Book(), seen("00010000"))]
+        await scene.beat("a", "b", seconds=5)
+        assert ["must be signed by the operator" in other.doubt for other in others] == [True, True]
+        assert (await scene.ledger.bounds()).last == stood
+        await scene.renew("we looked", "0003abcd")
+        await scene.beat("a", "b", seconds=5)
+        modes = {each.mode for each in (doubting, *others)}
+        assert ("active" in modes, "safe_mode" in modes) == (True, False)
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("reason", ["we looked", "history_gap: LW_EVENTS: ends at 3"])
+def test_the_masters_own_signature_ends_no_safe_mode_on_a_strict_bus(reason: str):
+    async def scenario(scene: Scene) -> None:
+        doubting = scene.master(seen("00018888"))
+        await scene.beat(seconds=3)
+        await scene.renew(reason, signer=Signer(SEED))
+        await scene.beat(seconds=5)
+        assert doubting.mode == "safe_mode"
+
+    play(scenario)
+
+
+def test_neither_who_decides_nor_who_follows_goes_over_to_a_generation_that_no_operator_began():
+    async def scenario(scene: Scene) -> None:
+        active = scene.master()
+        await scene.begin()
+        await scene.beat("a", "b", seconds=3)
+        standby = scene.master()
+        await scene.beat("a", "b", seconds=3)
+        assert (active.mode, standby.mode) == ("active", "standby")
+        await begin_falsely(scene, 0)
+        stood = (await scene.ledger.bounds()).last
+        await scene.burst("x")
+        await scene.beat("a", "b", seconds=8)
+        assert (active.mode, standby.mode) == ("safe_mode", "safe_mode")
+        assert (await scene.ledger.bounds()).last == stood
+
+    play(scenario)
+
+
+def test_a_standby_goes_over_to_a_generation_that_the_operator_began():
+    async def scenario(scene: Scene) -> None:
+        scene.master()
+        await scene.begin()
+        await scene.beat("a", "b", seconds=3)
+        standby = scene.master()
+        await scene.beat("a", "b", seconds=3)
+        first = await scene.renew("we looked")
+        await scene.beat("a", "b", seconds=8)
+        assert standby.mode in {"standby", "active"}
+        assert standby.history.position.generation == first.generation
+
+    play(scenario)
+
+
+def witness(version: int) -> Witness:
+    """Return what a node says that has seen a decision of a later commit."""
+    priced = LinkPriced(
+        link=LinkId("l"), owner=NodeId("a"), owner_model=ModelId("m"), helper=NodeId("b"), helper_model=ModelId("m"),
+        faster=True,
+    )  # fmt: skip
+    generation = Generation("00010000")
+    body = signed(priced, generation=generation, version=version, seed=SEED, cluster=CLUSTER)
+    return Witness(generation=generation, version=version, signed=body.decode())
+
+
+@pytest.mark.parametrize("live", [True, False], ids=["while a master decides", "while none runs"])
+def test_what_a_node_has_seen_is_a_doubt_before_the_first_decision_of_every_later_master(live: bool):
+    """No commit folds such a word: a master that claims the ledger first would decide what stands before it."""
+
+    async def scenario(scene: Scene) -> None:
+        first = scene.master()
+        await scene.begin()
+        await scene.beat("a", "b", seconds=3)
+        if not live:
+            await scene.stop()
+            await scene.burst("x")
+        scene.recorder.restart("b")
+        await scene.say("b", msgspec.structs.replace(registered(), witness=witness(500)))
+        await scene.beat("a", "b", seconds=3)
+        if live:
+            assert (first.mode, "b has seen version 500" in first.doubt) == ("safe_mode", True)
+            await scene.burst("x")
+            await scene.stop()
+        stood = (await scene.ledger.bounds()).last
+        for _ in range(3):
+            loop = scene.master(Book())
+            await scene.beat("a", "b", seconds=5)
+            assert (loop.mode, "b has seen version 500" in loop.doubt) == ("safe_mode", True), loop.doubt
+            await scene.stop()
+        assert (await scene.ledger.bounds()).last == stood
+        loop = scene.master()
+        await scene.renew("we looked")
+        await scene.beat("a", "b", seconds=5)
+        assert loop.mode == "active"
+
+    play(scenario)
+
+
+def test_what_a_node_says_to_a_standby_is_a_doubt_before_it_claims_the_ledger():
+    async def scenario(scene: Scene) -> None:
+        active = scene.master()
+        await scene.begin()
+        await scene.beat("a", "b", seconds=3)
+        standby = scene.master()
+        await scene.beat("a", "b", seconds=3)
+        assert (active.mode, standby.mode) == ("active", "standby")
+        stood = (await scene.ledger.bounds()).last
+        await scene.stop_one(active)
+        scene.recorder.restart("b")
+        await scene.say("b", msgspec.structs.replace(registered(), witness=witness(500)))
+        await scene.beat("a", "b", seconds=8)
+        assert standby.mode == "safe_mode"
+        assert (await scene.ledger.bounds()).last == stood
 
     play(scenario)

@@ -13,10 +13,11 @@ from adapters.keys import Signer
 from adapters.log import bundle
 from adapters.log.checkpoints import CheckpointBook
 from adapters.log.feed import Feed
-from adapters.log.history import Streams, begin_generation
+from adapters.log.history import Streams
 from adapters.log.ledger import Ledger
 from adapters.log.producer import Producer
 from adapters.log.reader import Reader
+from adapters.log.renewal import begin_generation
 from adapters.log.snapshots import Snapshots
 from adapters.log.spool import Spool
 from adapters.log.verify import Report, verify
@@ -119,6 +120,8 @@ class ClusterUnderTest:
             ),
             clock=self.clock,
             new_generation=new_generation(1),
+            signer=Signer(secrets.master_seed),
+            operator_public=secrets.operator_public,
             relaxed=relaxed,
             ask_clickhouse=clickhouse_at(archive) if archive else None,
             checkpoints=Checkpoints(
@@ -193,8 +196,8 @@ class ClusterUnderTest:
         """Begin a new generation as an operator does."""
         bus = await self.bus("restarter", "master")
         streams = Streams(bus.stream(EVENTS), bus.stream(CONTROL), bus.stream(LEDGER))
-        subject = ledger_subject(self.server.cluster)
-        return await begin_generation(streams, new_generation(2), reason, publish_to=subject)
+        operator = Signer(self.server.credentials("operator").nkey_seed)
+        return await begin_generation(streams, new_generation(2), reason, cluster=self.server.cluster, signer=operator)
 
     async def commits(self) -> list[Commit]:
         """Return the whole ledger."""

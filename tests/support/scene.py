@@ -9,6 +9,7 @@ from adapters.log.feed import Feed
 from adapters.log.history import Streams
 from adapters.log.ledger import Ledger
 from adapters.log.reader import Reader
+from adapters.log.renewal import begin_generation
 from adapters.log.snapshots import Snapshots
 from adapters.log.verify import verify
 from adapters.memory.stream import MemoryStream
@@ -67,6 +68,7 @@ class Book:
 
 
 SEED = new_nkey()[0]
+OPERATOR = Signer(new_nkey()[0])
 
 
 class Scene:
@@ -79,7 +81,10 @@ class Scene:
         )
         self.recorder = Recorder()
         self.streams = Streams(self.events, self.control, self.ledger)
+        self.relaxed = False
+        """Durability of the bus, as masters are told."""
         self._tasks: list[asyncio.Task[None]] = []
+        self._runs: dict[int, asyncio.Task[None]] = {}
         self._masters = 0
 
     def master(self, book: Book | None = None, *, generation: str = "00010000") -> MasterLoop:
@@ -97,10 +102,21 @@ class Scene:
             observer=observer,
             clock=self.clock,
             new_generation=Generation(generation),
+            signer=Signer(SEED),
+            operator_public=OPERATOR.public,
+            relaxed=self.relaxed,
         )
         loop = MasterLoop(parts)
         self._tasks += [asyncio.create_task(loop.run()), asyncio.create_task(observer.listen())]
+        self._runs[id(loop)] = self._tasks[-2]
         return loop
+
+    async def stop_one(self, loop: MasterLoop) -> None:
+        """Stop one master."""
+        task = self._runs.pop(id(loop))
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
 
     async def stop(self) -> None:
         """Stop every master."""
@@ -133,6 +149,10 @@ class Scene:
     async def burst(self, name: str, count: int = 8) -> None:
         """Hold requests at once."""
         await self.say("a", started(f"req_{name}s"), *(held(f"req_{name}{i}", i + 1) for i in range(count)))
+
+    async def renew(self, reason: str, generation: str = "0002abcd", *, signer: Signer = OPERATOR) -> Commit:
+        """Begin a new generation, as an operator does."""
+        return await begin_generation(self.streams, Generation(generation), reason, cluster=CLUSTER, signer=signer)
 
     async def commits(self) -> list[Commit]:
         """Return the ledger."""

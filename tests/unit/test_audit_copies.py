@@ -82,6 +82,31 @@ async def test_a_copy_of_another_signature_than_the_one_that_is_trusted_is_a_dif
     assert (code, f"trusted is {OURS}" in told) == (1, True), told
 
 
+async def test_a_copy_signed_by_a_key_that_the_cluster_never_had_is_said_to_be_one_in_these_words(
+    lived: Lived, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    path, theirs = await written(lived, tmp_path / "copy.zip", signer=STRANGER), fingerprint(STRANGER.public)
+    code, told = await asyncio.to_thread(verified, path, capsys, "--fingerprint", OURS)
+    assert code == 1
+    assert f"signed by a key that this cluster never had, {theirs}; trusted is {OURS}" in told
+    code = await asyncio.to_thread(
+        main, ["audit", "import", str(path), "--data", str(tmp_path / "i"), "--fingerprint", OURS]
+    )
+    assert (code, "a key that this cluster never had" in capsys.readouterr().err) == (1, True)
+
+
+async def test_a_copy_whose_signer_nobody_was_told_of_is_said_to_be_one(
+    lived: Lived, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """Its key comes with it, so that its signature says no more than that one hand has made it."""
+    path = await written(lived, tmp_path / "copy.zip")
+    words = f"not checked: who made the copy: it is signed by {OURS}, whose key comes with the copy"
+    code, told = await asyncio.to_thread(verified, path, capsys)
+    assert (code, words in told, "--fingerprint" in told) == (0, True, True), told
+    code = await asyncio.to_thread(main, ["audit", "import", str(path), "--data", str(tmp_path / "i")])
+    assert (code, words in capsys.readouterr().err) == (0, True)
+
+
 async def test_a_copy_that_nobody_signed_is_said_to_be_one(
     lived: Lived, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -235,6 +260,11 @@ async def test_a_copy_of_another_cluster_of_the_same_name_is_not_judged_with_thi
     save_credentials(tmp_path / "data" / "keys" / "operator.json", operator)
     code, told = await asyncio.to_thread(verified, path, capsys)
     assert (code, "MACs of facts: the cluster's secret is not here" in told) == (0, True), told
+    theirs = fingerprint(STRANGER.public)
+    assert (
+        f"signed by {OURS}, a key that the cluster {CLUSTER} of this data directory never had; that one's is {theirs}"
+        in told
+    )
 
 
 async def test_the_state_in_a_copy_is_the_same_to_whoever_looks_at_it(
@@ -267,3 +297,36 @@ async def test_the_state_in_a_copy_is_the_same_to_whoever_looks_at_it(
     assert '"version":120' in seen[0]
     assert '"n0"' in seen[0]
     assert seen == [seen[0]] * 3
+
+
+def spoilt(path: Path, name: str, then: bytes, now: bytes) -> None:
+    """Change a member of a copy, and leave its sum as it was."""
+    with zipfile.ZipFile(path) as packed:
+        members = {each: packed.read(each) for each in packed.namelist()}
+    assert then in members[name]
+    members[name] = members[name].replace(then, now, 1)
+    with zipfile.ZipFile(path, "w") as packed:
+        for each, content in members.items():
+            packed.writestr(each, content)
+
+
+USES = {"what-if": ("audit", "what-if", "--policy", "none"), "at": ("at", "120")}
+
+
+@pytest.mark.parametrize("use", USES)
+async def test_a_copy_that_is_not_as_it_was_exported_is_used_for_nothing(
+    lived: Lived, tmp_path: Path, capsys: pytest.CaptureFixture[str], use: str
+):
+    path = await written(lived, tmp_path / "copy.zip")
+    asked = [*USES[use], "--copy", str(path), "--data", str(tmp_path / "data")]
+    assert await asyncio.to_thread(main, asked) == 0
+    capsys.readouterr()
+    spoilt(path, "LW_EVENTS/000000000001.jsonl", b"req_", b"req-")
+    code = await asyncio.to_thread(main, asked)
+    told = capsys.readouterr()
+    assert (code, "is not as it was exported" in told.err, told.out) == (1, True, ""), told
+    again = await written(lived, tmp_path / "copy.zip")
+    spoilt(again, bundle.MANIFEST, b'"software": ""', b'"software": "9"')
+    code = await asyncio.to_thread(main, asked)
+    told = capsys.readouterr()
+    assert (code, f"is not what {OURS} signed" in told.err, told.out) == (1, True, ""), told

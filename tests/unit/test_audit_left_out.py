@@ -9,7 +9,8 @@ import pytest
 from adapters.clock import SystemClock
 from adapters.keys import Credentials, Signer, new_nkey, save_credentials
 from adapters.log.copied import CopiedStream
-from adapters.log.history import Streams, begin_generation
+from adapters.log.history import Streams
+from adapters.log.renewal import begin_generation
 from adapters.log.report import Report
 from adapters.log.scan import NO_AGES, Ages
 from adapters.log.segments import BadRangeError, FindState
@@ -25,7 +26,6 @@ from services.cli.audit_workers import verified
 from tests.support.audited import Lived, checkpoint, lived_on, stored
 from tests.support.history import CLUSTER, SECRET
 
-SUBJECT = "lw.test.ledger"
 SIGNER = Signer(new_nkey()[0])
 LATE = 150
 """States of earlier versions are not kept, as in a bus that keeps the newest ones."""
@@ -165,7 +165,7 @@ async def renewed(lived: Lived, upto: int) -> Streams:
     for message in (await messages(lived.streams.ledger))[:upto]:
         await ledger.publish(message.subject, message.body)
     streams = Streams(lived.streams.events, lived.streams.control, ledger)
-    await begin_generation(streams, Generation("0002abcd"), "disk was full", publish_to=SUBJECT)
+    await begin_generation(streams, Generation("0002abcd"), "disk was full", cluster=CLUSTER, signer=SIGNER)
     copied = [message async for batch in ledger.read(after=0, until=upto + 1) for message in batch]
     return Streams(lived.streams.events, lived.streams.control, CopiedStream("LW_LEDGER", copied))
 

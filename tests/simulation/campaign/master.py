@@ -67,6 +67,8 @@ class MasterMachine:
             observer=observer,
             clock=self.clock,
             new_generation=Generation("00010000"),
+            signer=SIGNER,
+            operator_public="",
         )
         self.loop = MasterLoop(parts)
         world.loop.spawn(process, self.loop.run())

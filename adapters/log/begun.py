@@ -1,0 +1,48 @@
+"""Who began the generations that an audit looks at: that safe mode is over is an operator's word by a signature alone."""
+
+from collections.abc import AsyncIterator, Sequence
+
+from adapters.log.checkpoints import Kept, fingerprint
+from adapters.log.generations import GAP, Beginners, safe_mode_left
+from adapters.log.history import first_of_generation, last_commit, stored_commit
+from adapters.log.report import Difference, Report
+from domain.errors import HistoryError, HistoryGapError
+from domain.events.commit import Commit
+from domain.ports import Stream
+
+
+async def check_generations(
+    ledger: Stream, who: Beginners, report: Report, believed: Sequence[Kept] = (), *, whole: bool = False
+) -> None:
+    """Note in the report who began each generation that was verified, and what is wrong with that.
+
+    `believed`: checkpoints that hold. The master signs none in a generation that it does not follow, so that they speak for one
+    that was begun before words were signed. `whole`: older generations were verified too.
+    """
+    try:
+        async for first, body in _generations(ledger):
+            left = safe_mode_left(first)
+            if left is None or not (whole or first.generation in {report.generation, *report.generations}):
+                continue
+            complaint = who.complaint(first, body)
+            if not complaint:
+                by = "the master itself, after lost facts" if left.reason.startswith(GAP) else "the operator"
+                report.begun[first.generation] = f"{by}: {left.reason} (signed by {fingerprint(left.public)})"
+            elif not who.operator or any(kept.checkpoint.generation == first.generation for kept in believed):
+                report.unchecked.append(f"who began a generation: {complaint}")
+            else:
+                report.differences.append(Difference(first.version, "ledger", complaint))
+    except (HistoryError, HistoryGapError) as error:  # a difference already, unless it is older than what was verified
+        report.unchecked.append(f"who began a generation: {error}")
+
+
+async def _generations(ledger: Stream) -> AsyncIterator[tuple[Commit, bytes]]:
+    """Yield the first commit of each generation that is kept, and its stored bytes, newest first."""
+    head = await last_commit(ledger)
+    while head is not None:
+        first = await first_of_generation(ledger, head)
+        message = await ledger.get(first.version)
+        if message is not None:
+            yield first, message.body
+        before = await ledger.get(first.version - 1) if first.version > 1 else None
+        head = stored_commit(before) if before is not None else None
