@@ -25,6 +25,8 @@ from adapters.clickhouse.telemetry import BELIEVED, IN_ROWS, ROW_STEP, Answer, W
 
 _ENDS_WITHIN_S: Final = 6 * 3600
 """Requests that end later than this after the window are taken for open."""
+_BEFORE_S: Final = 3600
+"""What the first plan of a window had before it, lends and facts, is looked for so far back."""
 _STORED_WITHIN_S: Final = 5
 """An end is stored at most so long after it happened; one that comes later leaves its backlog unmeasured. Not longer: while one
 of the backlog still runs, what came so soon after the plan and has ended is taken for it."""
@@ -83,77 +85,71 @@ def _judged(row: Row, restarts: Restarts) -> Row:
 
 
 _ALONE: Final = "drain_us + owner_out * greatest(owner_job_us, 0)"
-_SPAN: Final = """\
-day >= toDate(toDateTime({since:UInt32}, 'UTC')) - 1 AND day <= toDate(toDateTime({ends:UInt32}, 'UTC'))"""
+_SPAN: Final = f"""\
+day >= toDate(toDateTime({{since:UInt32}} - {_BEFORE_S}, 'UTC')) AND day <= toDate(toDateTime({{ends:UInt32}}, 'UTC'))
+    AND at_ns >= toUInt64({{since:UInt32}} - {_BEFORE_S}) * 1000000000 AND at_ns < toUInt64({{ends:UInt32}}) * 1000000000"""
 _SLACK_NS: Final = _STORED_WITHIN_S * 1_000_000_000
 _MINUTE_NS: Final = 60_000_000_000
+_BOUND_US: Final = _ENDS_WITHIN_S * 1_000_000
+_OF_PLANS: Final = f"""\
+{IN_ROWS} AND stream = 'LW_LEDGER' AND kind = 'plan' AND drain_us > 0 AND lent_drain_us >= 0
+    AND ({{node:String}} IN ('', owner)) AND {{model:String}} IN ('', owner_model)"""
 
 _RESTARTS: Final = f"""\
 SELECT node, at_ns FROM health WHERE {_SPAN} AND kind = 'registered' AND {{node:String}} IN ('', node) AND {BELIEVED}
 ORDER BY at_ns"""  # noqa: S608  # names of ours
 
 _PLANS: Final = f"""\
-SELECT {ROW_STEP} AS t, owner, owner_model AS model, max({_ALONE}) AS home_us,
-  argMax((epoch, seq, at_ns, lent_drain_us, held + in_engine + owner_out, owner_job_us), ({_ALONE}, at_ns)) AS chosen
-FROM decisions
-WHERE {IN_ROWS} AND stream = 'LW_LEDGER' AND kind = 'plan' AND drain_us > 0 AND lent_drain_us >= 0
-  AND ({{node:String}} IN ('', owner)) AND {{model:String}} IN ('', owner_model)
-GROUP BY t, owner, model
-ORDER BY t, owner, model
-LIMIT {{most:UInt32}}"""  # noqa: S608  # names of ours
-"""`chosen`: place of the commit, its stamp, drain with leases, size of the backlog, one job at the owner."""
+SELECT chosen.t AS t, chosen.owner AS owner, chosen.model AS model, home_us, one.3 AS planned_ns, one.4 AS planned_us,
+  one.5 AS backlog, one.6 AS home_job_us, c.hi AS hi, toUInt32(intDiv(planned_ns, {_MINUTE_NS})) AS minute,
+  arrayMax(life -> if(life.2 <= planned_ns, life.1, 0), arrayPushBack(lives, (toUInt32(0), toUInt64(0)))) AS hi_epoch
+FROM (
+  SELECT {ROW_STEP} AS t, owner, owner_model AS model, max({_ALONE}) AS home_us,
+    argMax((epoch, seq, at_ns, lent_drain_us, held + in_engine + owner_out, owner_job_us), ({_ALONE}, at_ns)) AS one
+  FROM decisions WHERE {_OF_PLANS}
+  GROUP BY t, owner, model
+  ORDER BY t, owner, model
+  LIMIT {{most:UInt32}}
+) AS chosen
+LEFT JOIN (SELECT epoch, seq, hi FROM commits WHERE {_SPAN}) AS c ON chosen.one.1 = c.epoch AND chosen.one.2 = c.seq
+CROSS JOIN (
+  SELECT groupArray((epoch, began_ns)) AS lives FROM (
+    SELECT epoch, min(at_ns) AS began_ns FROM events WHERE {_SPAN} AND stream = 'LW_EVENTS' GROUP BY epoch)
+) AS l"""  # noqa: S608  # names of ours
+"""The plans, each with what its commit had read: the last fact (`hi`), and which life of LW_EVENTS that one stands in."""
 
-_READ: Final = f"""\
-SELECT plans.t AS t, plans.owner AS owner, plans.model AS model, any(plans.chosen.3) AS planned_ns,
-  any(plans.chosen.5) AS backlog, any(plans.chosen.2) AS version, any(c.hi) AS hi,
-  argMin(e.epoch, abs(toInt64(e.at_ns) - toInt64(plans.chosen.3))) AS hi_epoch
-FROM plans
-INNER JOIN (SELECT epoch, seq, hi FROM commits WHERE {_SPAN}) AS c ON plans.chosen.1 = c.epoch AND plans.chosen.2 = c.seq
-INNER JOIN (
-  SELECT epoch, seq, at_ns FROM events WHERE {_SPAN} AND stream = 'LW_EVENTS' AND seq IN (
-    SELECT hi FROM commits WHERE {_SPAN} AND (epoch, seq) IN (SELECT chosen.1, chosen.2 FROM plans))
-) AS e ON c.hi = e.seq
-GROUP BY t, owner, model"""  # noqa: S608  # names of ours
-"""What the commit of each plan had read: the last fact, and which life of LW_EVENTS it stands in."""
-
-_BOUND_US: Final = _ENDS_WITHIN_S * 1_000_000
-_OPEN: Final = f"""\
+_ENDS: Final = f"""\
 SELECT owner, model, request, helper, outcome, service_us, epoch, seq, at_ns,
   toInt64(at_ns) - 1000 * (least(greatest(wait_us, 0), {_BOUND_US}) + least(greatest(service_us, 0), {_BOUND_US})) AS arrived_ns,
   (epoch, seq) IN (SELECT epoch, seq FROM events WHERE {_SPAN} AND stream = 'LW_EVENTS' AND late) AS late,
   (owner, request) IN (SELECT owner, request FROM decisions WHERE {_SPAN} AND kind = 'lent' AND {BELIEVED}) AS lent,
   arrayJoin(range(toUInt32(intDiv(arrived_ns - {_SLACK_NS}, {_MINUTE_NS})), toUInt32(intDiv(at_ns, {_MINUTE_NS})) + 2)) AS minute
 FROM (
-  SELECT * FROM requests
-  WHERE {_SPAN} AND at_ns >= toUInt64({{since:UInt32}}) * 1000000000 AND at_ns < toUInt64({{ends:UInt32}}) * 1000000000
-    AND stream = 'LW_EVENTS' AND (owner, model) IN (SELECT owner, model FROM plans) AND {BELIEVED}
+  SELECT owner, model, request, helper, outcome, wait_us, service_us, epoch, seq, at_ns FROM requests
+  WHERE {_SPAN} AND stream = 'LW_EVENTS' AND {BELIEVED}
+    AND (owner, model) IN (SELECT owner, owner_model FROM decisions WHERE {_OF_PLANS})
   ORDER BY epoch, seq LIMIT 1 BY owner, request
 )"""  # noqa: S608  # names of ours
-"""Ends, once for each minute in which the request was open."""
+"""Ends, once for each minute in which the request was open, so that each meets only the plans that may have seen it."""
 
-_ENDED: Final = f"""\
-SELECT owner, model, t, toInt64(greatest(max(at_ns), any(planned_ns)) - any(planned_ns)) AS measured_ns, count() AS ended,
-  countIf(helper != '') AS ended_at_helpers, countIf(lent) AS lent, countIf(outcome != 'finished') AS unfinished,
-  countIf(late) AS late,
-  intDiv(sumIf(service_us, helper = ''), greatest(countIf(helper = '' AND service_us > 0), 1)) AS owner_service_us
-FROM (
-  SELECT r.*, p.t AS t, p.planned_ns AS planned_ns, p.backlog AS backlog,
-    row_number() OVER (PARTITION BY r.owner, r.model, p.t ORDER BY r.arrived_ns, r.request) AS place
-  FROM ({_OPEN}) AS r
-  INNER JOIN (SELECT *, toUInt32(intDiv(planned_ns, {_MINUTE_NS})) AS minute FROM ({_READ})) AS p
-    ON r.owner = p.owner AND r.model = p.model AND r.minute = p.minute
-  WHERE (r.epoch, r.seq) > (p.hi_epoch, p.hi) AND r.arrived_ns <= toInt64(p.planned_ns) + {_SLACK_NS}
-)
-WHERE place <= backlog
-GROUP BY owner, model, t"""  # noqa: S608  # names of ours
+_MEMBERS: Final = f"""\
+SELECT p.t AS t, p.owner AS owner, p.model AS model, any(p.backlog) AS backlog, any(p.home_us) AS home_us,
+  any(p.planned_us) AS planned_us, any(p.home_job_us) AS home_job_us, any(p.planned_ns) AS planned_ns,
+  arraySlice(arraySort(groupArrayIf(
+    (r.arrived_ns, r.request, toInt64(r.at_ns), r.helper != '', r.lent, r.outcome != 'finished', r.late, r.service_us),
+    r.seq > 0 AND (r.epoch, r.seq) > (p.hi_epoch, p.hi) AND r.arrived_ns <= toInt64(p.planned_ns) + {_SLACK_NS}
+  )), 1, backlog) AS members
+FROM ({_ENDS}) AS r
+RIGHT JOIN ({_PLANS}) AS p ON r.owner = p.owner AND r.model = p.model AND r.minute = p.minute
+GROUP BY t, owner, model"""  # noqa: S608  # names of ours
+"""Plans, each with what has ended of its backlog: the first that came of those that had not ended when it was made."""
 
 _STATEMENT: Final = f"""\
-WITH plans AS ({_PLANS}), ends AS ({_ENDED})
-SELECT plans.t AS t, plans.owner AS owner, plans.model AS model, plans.chosen.5 AS backlog, plans.home_us AS home_us,
-  plans.chosen.4 AS planned_us, intDiv(ends.measured_ns, 1000) AS measured_us, toInt64(ends.ended) AS ended,
-  toInt64(ends.ended_at_helpers) AS ended_at_helpers, toInt64(ends.lent) AS lent, toInt64(ends.unfinished) AS unfinished,
-  toInt64(ends.late) AS late, plans.chosen.6 AS home_job_us, toInt64(ends.owner_service_us) AS owner_service_us,
-  plans.chosen.3 AS planned_ns
-FROM plans LEFT JOIN ends ON plans.t = ends.t AND plans.owner = ends.owner AND plans.model = ends.model
-ORDER BY t, owner, model
-LIMIT {{most:UInt32}}"""  # noqa: S608  # names of ours
+SELECT t, owner, model, backlog, home_us, planned_us, planned_ns, home_job_us,
+  intDiv(greatest(arrayMax(arrayPushBack(members.3, 0)) - toInt64(planned_ns), 0), 1000) AS measured_us,
+  toInt64(length(members)) AS ended, toInt64(arraySum(members.4)) AS ended_at_helpers, toInt64(arraySum(members.5)) AS lent,
+  toInt64(arraySum(members.6)) AS unfinished, toInt64(arraySum(members.7)) AS late,
+  toInt64(intDiv(arraySum(m -> if(m.4, 0, m.8), members), greatest(arrayCount(m -> m.8 > 0 AND NOT m.4, members), 1)))
+    AS owner_service_us
+FROM ({_MEMBERS})
+ORDER BY t, owner, model"""  # noqa: S608  # names of ours

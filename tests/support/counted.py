@@ -91,16 +91,18 @@ class Counted:
         self.disbelieved = {seq for _, commit in commits for seq, _ in commit.rejected}
         self.said: list[Said] = []
         self.repeated = 0
-        known: set[tuple[str, str, str]] = set()
+        known: set[tuple[str, str]] = set()
         for message in stored.facts:
             if message.seq in self.disbelieved and not as_it_came:
                 continue
             envelope = decode_envelope(message.body)
-            told = (envelope.producer, str(envelope.incarnation), envelope.pseq)
+            fact = decode_input(envelope.data)
+            # a fact is known by its place among its producer's; an end by its request, which has but one
+            place = fact.request if isinstance(fact, ENDS) else f"{envelope.incarnation}/{envelope.pseq}"
+            told = (envelope.producer, place)
             self.repeated += told in known
             if told not in known or as_it_came:
                 known.add(told)
-                fact = decode_input(envelope.data)
                 self.said.append(Said(message.seq, message.stamp_ns, envelope.producer, fact))
 
     # -- views
@@ -251,7 +253,7 @@ class Counted:
         mine = [s for s in self.said if s.who == owner and getattr(s.fact, "model", "") == model]
         ended = {s.fact.request: s for s in mine if isinstance(s.fact, ENDS)}
         came = {s.fact.request for s in mine if s.seq <= hi and isinstance(s.fact, Held | Started)}
-        still = {request for request in came if request not in ended or ended[request].seq > hi}
+        still = {request for request in came if request not in ended or ended[request].seq > hi} - self._given_up(each)
         backlog = plan.held + plan.in_engine + plan.out
         known = len(still) == backlog and still <= ended.keys()
         last_ns = max((ended[request].at_ns for request in still if request in ended), default=0)
@@ -267,6 +269,13 @@ class Counted:
             "unfinished": unfinished,
             "measured_us": max(0, last_ns - each.at_ns) // 1000 if known and not again else None,
         }
+
+    def _given_up(self, each: Decided) -> set[str]:
+        """Return the requests that the master had taken for orphaned by a commit."""
+        versions = {
+            d.decision.request: d.commit.version for d in self.decided if isinstance(d.decision, RequestOrphaned)
+        }
+        return {request for request, version in versions.items() if version <= each.commit.version}
 
     # -- parts
 

@@ -41,7 +41,7 @@ class Noisy(Deciding):
         if self.heard % _TWICE == 0:
             super().hear(speaker, incarnation, pseq, fact, now_us + 1)
         if self.heard % _FORGED == 0:
-            said = envelope(speaker, incarnation, pseq + 1, fact)
+            said = envelope(speaker, incarnation, pseq + 1_000_000, fact)
             self._keep(fact_subject("test", speaker, fact), said.replace(b'"mac":"', b'"mac":"0')[:-3] + b'"}', now_us)
 
 
