@@ -12,9 +12,11 @@ import pytest
 
 from adapters.keys import Signer, new_nkey
 from adapters.log.public import Place
+from domain.errors import NotAllowedError
 from domain.events import BorrowAccepted
+from domain.ports import StoredMessage
 from domain.subjects import DECISIONS, EVENTS
-from services.projector import api_feed
+from services.projector import api_feed, live
 from services.projector.api_feed import Pace
 from tests.support.facts import HELPER, LINK, MODEL, OWNER, Teller, finished, granted, held, lease, lent, request
 from tests.support.public import FeedServer, Public, feed_of, kinds
@@ -161,6 +163,42 @@ async def test_a_lease_that_the_master_has_not_signed_is_not_told(feed: FeedServ
     assert [json.loads(each.data)["data"]["slots"] for each in told] == [2, 3]
     assert told[1].id.endswith("-3")
     assert public.told.refused == 1
+
+
+async def test_a_reader_that_is_further_behind_than_what_is_kept_for_all_misses_nothing(
+    feed: FeedServer, public: Public, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "_KEPT_MAX", 7)
+    async with feed.reading(kind="queue.finished") as reader, feed.reading(since="0") as late:
+        for seq in (63, 123, 183, 243):
+            await public.tell(*(finished(number) for number in range(60)))
+            assert (await reader.take(60))[-1].id == f"{seq}-1-1"
+        assert [each.id.partition("-")[0] for each in await late.take(245) if each.event == "queue.finished"] == [
+            str(seq) for seq in range(4, 244)
+        ]
+
+
+async def test_readers_of_a_bus_that_fails_are_told_so_and_go_on_where_they_were(
+    feed: FeedServer, public: Public, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = public.streams[EVENTS]
+
+    def broken(after: int, until: int | None) -> list[StoredMessage]:
+        raise NotAllowedError("nobody may read")
+
+    async with feed.reading() as reader, feed.reading() as other:
+        await public.tell(finished(1))
+        assert kinds([await reader.next(), await other.next()]) == ["queue.finished"] * 2
+        with monkeypatch.context() as patch:
+            patch.setattr(stream, "_batch", broken)
+            await public.tell(finished(2))
+            for each in (reader, other):
+                cut = await each.next()
+                assert (cut.event, json.loads(cut.data)["code"]) == ("leaseway.cut", "bus_away")
+                assert json.loads(cut.data)["resume"] == "4-1-1"
+            assert await feed.refusal() == (503, "bus_away")
+    async with feed.reading(last_id="4-1-1") as again:
+        assert (await again.next()).id == "5-1-1"
 
 
 async def test_what_is_gone_is_named(feed: FeedServer, public: Public) -> None:
