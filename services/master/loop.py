@@ -145,8 +145,9 @@ class MasterLoop:
             try:
                 generation = await renewed(self.parts, doubted)
             except HistoryError as error:
-                if str(error) != why:
+                if str(error) not in {why, doubt}:
                     why = str(error)
+                    self.doubt = f"{doubt}; not left: {why}"
                     LOG.error("safe_mode_not_left", extra={"why": why})  # noqa: TRY400  # the words say it all
             except BusError:
                 pass

@@ -144,6 +144,10 @@ def test_safe_mode_is_left_by_the_operators_signed_word_alone(seed: int):
         await begin_falsely(scene, seed)
         await scene.beat("a", "b", seconds=5)
         assert doubting.mode == "safe_mode"
+        assert (
+            "; not left: LW_LEDGER: generation 0002abcd: its first commit must be signed by the operator"
+            in doubting.doubt
+        )
         stood = (await scene.ledger.bounds()).last
         others = [scene.master(book) for book in (Book(), seen("00010000"))]
         await scene.beat("a", "b", seconds=5)
