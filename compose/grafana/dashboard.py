@@ -103,6 +103,17 @@ ROWS: Final[dict[str, list[Panel]]] = {
         ("Rows written", "wps", {"{{stream}}": rate("leaseway_projector_rows_total", "stream")}),
         ("Processor", "percentunit", {"{{job}} {{instance}}": rate("process_cpu_seconds_total", "job, instance")}),
     ],
+    "Tools of others": [
+        ("Posts of webhooks", "reqps", {"{{hook}} {{outcome}}": rate("leaseway_webhook_posts_total", "hook, outcome")}),
+        ("Age of the event that waits", "s", {"{{hook}}": each("leaseway_webhook_oldest_age", "hook", "max")}),
+        ("Messages behind", "short", {"{{hook}}": each("leaseway_webhook_lag_messages", "hook", "max")}),
+        ("Posts again", "reqps", {"{{hook}}": rate("leaseway_webhook_retries_total", "hook")}),
+        ("State of webhooks", "short", {"{{hook}} {{state}}": "max by (hook, state) (leaseway_webhook_state) > 0"}),
+        ("Missed, and forged", "ops", {
+            "missed by {{hook}}": rate("leaseway_webhook_missed_total", "hook"),
+            "forged, told to nobody": "sum(rate(leaseway_told_refused_total[$__rate_interval]))",
+        }),
+    ],
 }  # fmt: skip
 
 

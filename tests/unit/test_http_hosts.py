@@ -56,6 +56,10 @@ def test_any_other_name_is_refused_with_the_setting_that_allows_it(host: str) ->
     assert SETTING in str(raised.value)
 
 
+def test_who_states_no_host_is_no_browser_and_is_answered() -> None:
+    assert refused(of_operators(Config())) == ""
+
+
 def test_names_of_the_configuration_and_of_the_machine_are_answered() -> None:
     urls = UrlsConfig(master="http://m-1:8300,http://m-2:8300", projector="http://rows.lan", gateway="https://ai.lan")
     http = HttpConfig(host="studio.lan", public_url="http://out.lan:81", allowed_hosts="a.example.org, .b.example.org")
