@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final, Literal
@@ -150,13 +150,16 @@ async def renew(config: Config, url: str, reason: str, *, from_file: bool) -> Co
         head = await newest_readable(streams.ledger)
         known.append(head.generation if head is not None else Generation(""))
         known += await _generations_archived(config)
-        count = max(map(_count_of, known)) + 1
         operator = Signer(load_credentials(config.data / "keys" / "operator.json").nkey_seed)
-        return await begin_generation(
-            streams, new_generation(count), reason, cluster=config.cluster.name, signer=operator
-        )
+        return await begin_generation(streams, _later_than(known), reason, cluster=config.cluster.name, signer=operator)
     finally:
         await bus.close()
+
+
+def _later_than(known: Sequence[Generation]) -> Generation:
+    """Return a name that sorts behind all of these, also where a forger has taken the last one that is counted."""
+    later = new_generation(max(map(_count_of, known)) + 1)
+    return later if later > max(known) else Generation(f"{max(known)}1")
 
 
 def _count_of(generation: Generation) -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from adapters.keys import Signer, save_credentials
+from adapters.keys import Signer, new_nkey, save_credentials
 from adapters.log.checkpoints import CheckpointBook, sign
 from adapters.log.generations import Beginners
 from adapters.log.history import Streams
@@ -20,6 +20,7 @@ from services.config import ClusterConfig, Config
 from services.standalone.provisioning import checkpoint, provision_bus, renew
 from tests.support.cluster import ClusterUnderTest, cluster_on
 from tests.support.nats import CLUSTER, provisioned_server
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.real
 
@@ -55,6 +56,17 @@ async def test_it_carries_the_operators_signature_and_every_master_has_the_key_t
     assert master.operator_public == Signer(cluster.server.credentials("operator").nkey_seed).public
     who = Beginners(cluster=CLUSTER, operator=master.operator_public)
     assert who.complaint(decode_commit(message.body), message.body) == ""
+
+
+async def test_it_sorts_behind_a_generation_that_a_forger_has_given_the_last_name_of_all(cluster: ClusterUnderTest):
+    """Else nothing could follow it, and no master would ever decide again."""
+    bus = await cluster.bus("master")
+    streams = Streams(bus.stream(EVENTS), bus.stream(CONTROL), bus.stream(LEDGER))
+    await begin_generation(streams, Generation("ffffffff"), "mine", cluster=CLUSTER, signer=Signer(new_nkey()[0]))
+    doubting, _ = await cluster.master()
+    await until("it doubts", lambda: doubting.mode == "safe_mode")
+    assert await renewed(cluster) > "ffffffff"
+    await until("it decides", lambda: doubting.mode == "active")
 
 
 async def test_a_master_of_before_is_told_the_operators_key_by_the_next_provisioning(cluster: ClusterUnderTest):
