@@ -119,7 +119,7 @@ async def _export(place: Here, source: Source, path: Path, waiting: Waiting) -> 
                 progress=lambda done, total: waiting(f"export: message {done} of {total}"),
             )
         except OSError as error:
-            raise BadConfigError(f"audit export {path}: cannot be written: {error.strerror}") from None
+            raise BadConfigError(f"{path}: cannot be written: {error.strerror}") from None
 
 
 def _checkpoints(place: Here) -> list[Kept]:

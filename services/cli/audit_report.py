@@ -44,7 +44,7 @@ def write(report: Report, path: Path) -> None:
     try:
         path.write_text(content, encoding="utf-8")
     except OSError as error:
-        raise BadConfigError(f"audit report {path}: cannot be written: {error.strerror}") from None
+        raise BadConfigError(f"report {path}: cannot be written: {error.strerror}") from None
 
 
 def sections(report: Report) -> dict[str, list[tuple[str, str]]]:

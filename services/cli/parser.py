@@ -37,6 +37,8 @@ exit codes: 0 done, and nothing is wrong; 1 something failed, is not well or is 
             2 what was asked is wrong as it stands: a flag, a key of a file, a name that nobody knows; 130 Ctrl-C"""
 
 _CHOICE: Final = re.compile(r"argument (\S+): invalid choice: '([^']*)' \(choose from (.*)\)")
+_KIND: Final = re.compile(r"invalid (int|float) value:")
+_KINDS: Final = {"int": "a whole number", "float": "a number"}
 _COMMANDS: Final = {"COMMAND", "ACTION"}
 
 
@@ -57,6 +59,7 @@ class Parser(argparse.ArgumentParser):
         text = message.replace("the following arguments are required:", "missing:")
         if found := _CHOICE.search(message):
             text = _bad_choice(found[1], found[2], re.findall(r"'([^']+)'", found[3]))
+        text = _KIND.sub(lambda found: f"must be {_KINDS[found[1]]}, got", text)
         raise BadUsageError(f"{text} (see `{self.prog} --help`)")
 
 

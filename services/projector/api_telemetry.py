@@ -22,6 +22,8 @@ NAMES: Final[dict[str, str]] = {name: asked.about for name, asked in SERIES.item
 }
 """Every question with what it says."""
 _HOUR_S: Final = 3600
+_S_MAX: Final = (1 << 32) - 1
+"""What a column of type DateTime holds."""
 _STEP_MAX: Final = 86_400 * 31
 _STEPS: Final = (60, 300, 900, 3600, 21_600, 86_400)
 """What a step is if nobody says: the first of these that gives few enough of them."""
@@ -79,8 +81,8 @@ def take_window(said: Parameters, now_ns: int, *, finest: bool = False) -> Windo
     """
     until_s = -(-take_time(said, "to", now_ns, now_ns) // 1_000_000_000)
     since_s = take_time(said, "from", now_ns, (until_s - _HOUR_S) * 1_000_000_000) // 1_000_000_000
-    if not 0 <= since_s < until_s < 1 << 32:
-        since, until = (utc(each * 1_000_000_000, "seconds") if each < 1 << 32 else each for each in (since_s, until_s))
+    since, until = (utc(min(each, _S_MAX) * 1_000_000_000, "seconds") for each in (since_s, until_s))
+    if not 0 <= since_s < until_s <= _S_MAX:
         raise BadQueryError("from", f"from: must be before the end of the window, {until}, got {since}")
     span = until_s - since_s
     most = POINTS_MAX if finest else _POINTS
@@ -90,7 +92,7 @@ def take_window(said: Parameters, now_ns: int, *, finest: bool = False) -> Windo
         raise BadQueryError("step", f"step: must be whole minutes in seconds, got {step_s}")
     if span / step_s > POINTS_MAX:
         raise BadQueryError(
-            "step", f"step: must give at most {POINTS_MAX} steps from {since_s} to {until_s}, got {step_s}"
+            "step", f"step: must give at most {POINTS_MAX} steps from {since} to {until}, got {step_s} s"
         )
     node, model = (CHECKS[name](name, said.pop(name)) if name in said else "" for name in ("node", "model"))
     return Window(since_s=since_s, until_s=until_s, step_s=step_s, node=node, model=model)

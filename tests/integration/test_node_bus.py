@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -15,13 +16,16 @@ from adapters.http.upstream import Answer, Parts, Upstream
 from adapters.keys import Credentials, Signer
 from adapters.nats.connection import Bus, connect
 from adapters.nats.control import ControlDesk
+from domain.control.view import ControlView
 from domain.errors import NoAnswerError, NotConnectedError
 from domain.events import Basis, Envelope, Event, Finished, Held, LeaseGranted, LinkAdded, Registered, codec
 from domain.events.base import tag_of
 from domain.ids import ModelId, NodeId, lease_id
 from domain.ports import StoredMessage
-from domain.subjects import DECISIONS, EVENTS, decision_subject, speaker
+from domain.subjects import CONTROL, DECISIONS, EVENTS, decision_subject, speaker
 from services.config import BusConfig, Config, NodeConfig, NodeModel
+from services.gateway.catalogue import Catalogue
+from services.gateway.main import _Follower
 from services.gateway.main import run as run_gateway
 from services.node.main import run as run_node
 from services.node.node import Node
@@ -417,3 +421,28 @@ def control_set(server: ServerUnderTest, values: dict[str, int]) -> None:
     """Override settings as an operator does."""
     with ControlDesk(server.url, server.credentials("operator"), "local") as control:
         control.set_settings(values)
+
+
+async def test_a_gateway_that_follows_again_from_the_beginning_takes_nothing_twice(desk: Desk, tmp_path: Path):
+    await desk.link("n1", "n2")
+    stored = (await desk.bus.stream(CONTROL).bounds()).last
+    credentials = desk.server.credentials("gateway-main")
+    bus = await connect(desk.server.url, credentials, name="gateway-main")
+    taken: list[int] = []
+
+    def take(message: StoredMessage) -> None:
+        taken.append(message.seq)
+        if message.seq == stored:
+            raise NoAnswerError("the consumer is gone")
+
+    follower = _Follower(bus, credentials, Catalogue(tmp_path / "catalogue.json"), ControlView())
+    following = asyncio.ensure_future(follower._follow(CONTROL, take))
+    try:
+        await until("all of control", lambda: stored in taken)
+        await asyncio.to_thread(control_set, desk.server, {"offload_streams": 0})
+        await until("what is decided after that", lambda: taken[-1] > stored)
+        assert taken == list(range(1, stored + 2))
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        await bus.close()

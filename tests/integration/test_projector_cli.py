@@ -187,6 +187,9 @@ async def test_telemetry_is_shown_step_by_step_and_projections_can_be_looked_at_
     code, _, err = await rig.cli("telemetry", "--since", "2026-11-30T02:00:00Z", "--until", "2026-11-30")
     rule = "must be before the end of the window, 2026-11-30T00:00:00Z, got 2026-11-30T02:00:00Z"
     assert (code, err) == (2, f"leaseway telemetry: --since: {rule}\n")
+    code, _, err = await rig.cli("telemetry", "--since", "2026-11-01", "--until", "2026-11-30", "--step", "60")
+    rule = "must give at most 1440 steps from 2026-11-01T00:00:00Z to 2026-11-30T00:00:00Z, got 60 s"
+    assert (code, err) == (2, f"leaseway telemetry: --step: {rule}\n")
     code, nothing, err = await rig.cli("telemetry", "waits", "--node", "nope", "--since", "2h", "--until", "1h")
     assert (code, nothing, "nothing of that from 20" in err) == (0, "", True), err
     [told] = await rig.rows("projections", "rebuild", "--from", "archive", "--json")

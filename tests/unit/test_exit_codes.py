@@ -35,6 +35,7 @@ TABLE: list[tuple[str, str, int, str]] = [
     ("loads --kind lent", NOWHERE, WRONG, "--kind: must be one of load_started"),
     ("telemetry", STOPPED, LATER, "cannot be reached"),
     ("telemetry savigns", NOWHERE, WRONG, "; did you mean 'savings'?"),
+    ("telemetry --step x", NOWHERE, WRONG, "--step: must be a whole number, got 'x'"),
     ("telemetry --since yesterday", NOWHERE, WRONG, "--since: must be a time"),
     ("projections status", STOPPED, LATER, "cannot be reached"),
     ("projections rebuild", STOPPED, LATER, "cannot be reached"),
