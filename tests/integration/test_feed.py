@@ -173,6 +173,7 @@ async def test_a_reader_that_is_further_behind_than_what_is_kept_for_all_misses_
         for seq in (63, 123, 183, 243):
             await public.tell(*(finished(number) for number in range(60)))
             assert (await reader.take(60))[-1].id == f"{seq}-1-1"
+            assert len(feed.feed._live._kept) <= 7
         assert [each.id.partition("-")[0] for each in await late.take(245) if each.event == "queue.finished"] == [
             str(seq) for seq in range(4, 244)
         ]
