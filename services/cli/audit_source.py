@@ -19,10 +19,11 @@ from adapters.log.segments import FindState
 from adapters.log.snapshots import Snapshots
 from adapters.log.unkeyed import UnkeyedReader
 from adapters.nats.connection import connect
-from domain.errors import BusError, HistoryError, HistoryGapError, PublishRefusedError, UnreachableError
+from domain.errors import BusError, HistoryError, PublishRefusedError, UnreachableError
 from domain.events import Checkpoint, codec
 from domain.ports import Bounds, Stored, StoredMessage, Stream
 from domain.subjects import CONTROL, DECISIONS, EVENTS, LEDGER, SNAPSHOTS
+from services.past.stored import gap_in
 
 Kind = Literal["stream", "archive", "copy"]
 _WAIT_S: Final = 3.0
@@ -190,7 +191,7 @@ class ArchivedStream:
             _, found = await self._ask(after, min(_PAGE, end - after))
             batch = [message for seq, message in enumerate(found, start=after + 1) if message.seq == seq]
             if not batch:
-                raise HistoryGapError(self.name, f"message {after + 1} is not in the archive")
+                raise await gap_in(self, after + 1)
             yield batch
             after = batch[-1].seq
 

@@ -81,6 +81,8 @@ class Deck(msgspec.Struct, frozen=True, kw_only=True):
     limits: BatchLimits
     writing: asyncio.Lock
     """One insert is in flight at a time."""
+    ending: asyncio.Event
+    """Set once one of those that share this has ended: then all of them end."""
 
 
 class Follower:
@@ -110,6 +112,8 @@ class Follower:
                 if error.code in TABLES_GONE:
                     raise
                 self._refused(error)
+            if self._deck.ending.is_set():  # who is told to stop while something fails hears of the failure alone
+                return
             await self._backoff.wait()
 
     async def note(self) -> None:

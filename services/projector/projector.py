@@ -3,8 +3,8 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final
 
 import msgspec
 
@@ -31,6 +31,8 @@ from services.projector.threads import in_thread
 
 _LOG: Final = logging.getLogger("leaseway.projector")
 _STOP_S: Final = 5.0
+_LOST_S: Final = 30.0
+"""After that whoever has not stopped is told again."""
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +70,8 @@ class Projector:
         """The newest rebuild."""
         self._rebuilder = Rebuilder(self.rebuilt, setup.clock, setup.router)
         self.streams = setup.streams
+        self._stopping = False
+        self._ending = asyncio.Event()
         self.tried = asyncio.Event()
         """Set once the store was opened, or the first attempt to has failed."""
 
@@ -77,18 +81,35 @@ class Projector:
         Raises:
             BadConfigError, DataInUseError, BrokenSetupError: the store can never be opened like this.
         """
+        working = asyncio.create_task(self._work(), name="projector")
+        try:
+            await asyncio.wait({working})
+        except asyncio.CancelledError:
+            # where one of a group of tasks fails in that moment, the group says so and not that it was told to stop
+            self._stopping = True
+            self._ending.set()
+            while not working.done():
+                working.cancel()
+                await asyncio.wait({working}, timeout=_LOST_S)
+            if not working.cancelled():
+                working.exception()  # it stops all the same
+            raise
+        working.result()
+
+    async def _work(self) -> None:
         backoff = Backoff()
-        while True:
+        while not self._stopping:
             try:
                 await self._open()
                 backoff.reset()
-                while await self._carry_all():
+                while await self._carry_all() and not self._stopping:
                     pass
             except* StoreError as group:
                 self._say_away(_first(group))
             finally:
                 await self._close()
-            await backoff.wait()
+            if not self._stopping:
+                await backoff.wait()
 
     def rebuild(self, source: str) -> bool:
         """Make all rows again from `source`, beside the live ones; False if that is under way."""
@@ -131,6 +152,9 @@ class Projector:
         """Carry until cancelled, or until other tables stand in the place of those that are written: then return True."""
         assert self.store is not None
         assert self.notes is not None
+        self._ending = asyncio.Event()
+        if self._stopping:
+            return False
         deck = Deck(
             notes=self.notes,
             sink=Sink(self.store, RETAINED, last_table=LAST_TABLE),
@@ -139,17 +163,20 @@ class Projector:
             router=self._setup.router,
             limits=self._setup.limits,
             writing=asyncio.Lock(),
+            ending=self._ending,
         )
         followers = [Follower(deck, self._setup.streams[name], self.progress[name]) for name in STREAMS]
         changed = False
         try:
             try:
                 async with asyncio.TaskGroup() as group:
-                    for follower in followers:
-                        group.create_task(follower.run())
-                    group.create_task(keep_retention(self.store, self._setup.streams[CONTROL]))
-                    group.create_task(keep_rollups(self.store, deck.writing, self.counted))
-                    group.create_task(self._rebuilder.serve(self.store, deck.writing, self._setup.streams))
+                    for each in (
+                        *(follower.run() for follower in followers),
+                        keep_retention(self.store, self._setup.streams[CONTROL]),
+                        keep_rollups(self.store, deck.writing, self.counted),
+                        self._rebuilder.serve(self.store, deck.writing, self._setup.streams),
+                    ):
+                        group.create_task(_ending_all(each, deck.ending))
             except* TablesChangedError:
                 changed = True
         except asyncio.CancelledError:
@@ -168,6 +195,13 @@ class Projector:
             _LOG.warning("clickhouse_away", extra={"cause": cause, "why": str(error)})
         self.away, self.away_cause = str(error), cause
         self.tried.set()
+
+
+async def _ending_all(work: Coroutine[Any, Any, None], ending: asyncio.Event) -> None:
+    try:
+        await work
+    finally:
+        ending.set()
 
 
 def _first(group: BaseExceptionGroup[StoreError]) -> StoreError:
