@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack, aclosing, suppress
 from typing import Any, Final
 
 import msgspec
-from aiohttp import web
+from aiohttp import ClientConnectionError, web
 
 from adapters.clickhouse.pages import BadQueryError
 from adapters.http.errors import ApiError
@@ -28,6 +28,8 @@ PATH: Final = "/v1/lending/events"
 CLIENTS_MAX: Final = 512
 """A browser's EventSource that is refused never comes back by itself: there is room for all who lost their connection at once."""
 _PATTERNS_MAX: Final = 16
+_GONE: Final = (ClientConnectionError, ConnectionError)
+"""What a write says to whom there is nobody any more; the server's own cancelling comes a moment later."""
 _START_S: Final = 10.0
 """How long the bus may take to say where to begin."""
 
@@ -95,10 +97,10 @@ class LiveFeed:
                     await self._write(response, piece)
         except _StalledError:
             self._cut(call, place)
-        except ConnectionError:  # it is gone: no fault of anybody's, however many go at once
+        except _GONE:  # it is gone: no fault of anybody's, however many go at once
             pass
         except BusError as error:
-            with suppress(_StalledError, ConnectionError):
+            with suppress(_StalledError, *_GONE):
                 await self._write(response, _ending("bus_away", place, str(error)))
         return response
 
