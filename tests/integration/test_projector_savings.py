@@ -3,9 +3,17 @@
 import msgspec
 import pytest
 
-from domain.events import Cancelled, OwnerPlanned
-from domain.subjects import EVENTS
-from tests.support.facts import MODEL, held, lent, plan, request, verdict
+from adapters.clickhouse.savings import savings
+from adapters.clickhouse.sink import Sink
+from adapters.clickhouse.store import Store
+from adapters.clickhouse.telemetry import Window
+from domain.events import Cancelled, Input, OwnerPlanned
+from domain.events.commit import encode_commit
+from domain.ports import StoredMessage
+from domain.subjects import EVENTS, LEDGER, ledger_subject
+from projections.project import LAST_TABLE, Context, project
+from projections.tables import RETAINED
+from tests.support.facts import MODEL, Ledger, Teller, held, lent, plan, request, verdict
 from tests.support.telemetry_scene import BEGIN_S, Scene, ended, registered, scene
 
 pytestmark = pytest.mark.real
@@ -157,3 +165,46 @@ async def test_what_was_predicted_of_one_request_stands_beside_what_it_took(scen
     await scene.at(21).n1_says(ended(2, helper="n2", wait_us=12_000_000, service_us=9_000_000))
     [row] = await scene.asked("savings")
     assert (row["home_job_us"], row["owner_service_us"]) == (5_000_000, 1_000_000)
+
+
+async def test_steps_of_savings_are_as_short_as_the_window_allows_since_a_step_shows_one_backlog(scene: Scene):
+    steps: dict[str, list[int]] = {"savings": [], "requests": []}
+    for name, found in steps.items():
+        for days in (1, 30):
+            window = {"from": BEGIN_S - days * 86_400, "to": BEGIN_S}
+            status, body, _ = await scene.client.get(f"/admin/v1/telemetry/{name}", **window)
+            assert status == 200, body
+            found.append(body["step"])
+    assert steps == {"savings": [60, 3600], "requests": [900, 21_600]}
+
+
+def test_an_end_in_an_earlier_life_of_the_stream_was_before_the_plan_whatever_its_sequence(store: Store):
+    """LW_EVENTS was made anew: the end at sequence 90 of its first life is older than the plan that had read up to 2."""
+
+    def write(stream: str, epoch: int, messages: list[StoredMessage]) -> None:
+        sink = Sink(store, RETAINED, last_table=LAST_TABLE)
+        sink.reached(stream, epoch)
+        sink.write(stream, epoch, project(stream, epoch, messages, Context(router="test", events_epoch=epoch)).rows)
+
+    def at(second: int) -> int:
+        return (BEGIN_S + second) * 1_000_000_000
+
+    n1 = Teller("n1")
+    write(EVENTS, 1, [n1.tells(ended(9, wait_us=1_000_000, service_us=1_000_000), 90, at_ns=at(8))])
+    facts: tuple[Input, ...] = (
+        held(1),
+        held(2),
+        lent(2),
+        ended(1, wait_us=1_000_000, service_us=20_000_000),
+        ended(2, wait_us=21_000_000, service_us=20_000_000),
+    )
+    seconds = (9, 9, 11, 30, 50)
+    write(
+        EVENTS,
+        2,
+        [n1.tells(fact, seq, at_ns=at(s)) for seq, (fact, s) in enumerate(zip(facts, seconds, strict=True), 1)],
+    )
+    commit = Ledger().commit(two_held(), hi=2)
+    write(LEDGER, 1, [StoredMessage(1, at(10), ledger_subject("local"), b"", encode_commit(commit))])
+    [row] = savings(store, Window(since_s=BEGIN_S, until_s=BEGIN_S + 600, step_s=60)).rows
+    assert (row["ended"], row["measured_us"]) == (2, 40_000_000)

@@ -22,6 +22,8 @@ pytestmark = pytest.mark.real
 
 BEGIN_S = SystemClock().wall_us() // 1_000_000 // 86_400 * 86_400 - 43_200 + 25
 """Almost half a minute after noon of yesterday."""
+SEEDS = range(5, 30)
+"""Of the lives that are tried until one has everything."""
 WINDOW = Window(since_s=BEGIN_S + 7, until_s=BEGIN_S + 100, step_s=60)
 """Neither end stands on a minute."""
 
@@ -35,7 +37,9 @@ class Life:
 
 @pytest.fixture(scope="module")
 def life(engine_dsn: str) -> Iterator[Life]:
-    stored = with_stamps(a_life(events=3500, seed=5, nodes=10, job_s=0.4), BEGIN_S)
+    lives = (with_stamps(a_life(events=3500, seed=seed, nodes=10, job_s=0.4), BEGIN_S) for seed in SEEDS)
+    stored = next((lived for lived in lives if not missing_in(Counted(lived))), None)
+    assert stored is not None, "in none of the lives does everything happen that is counted"
     asyncio.run(project_all(stored, lambda: open_store(engine_dsn, database="figures", readers=1)))
     store = open_store(engine_dsn, database="figures", readers=1)
     yield Life(store, stored)
@@ -43,21 +47,22 @@ def life(engine_dsn: str) -> Iterator[Life]:
     store.close()
 
 
-def test_the_recorded_run_has_everything_that_is_counted(life: Life):
-    """Else the comparisons below would compare nothing."""
-    requests = life.counted.requests(WINDOW)
-    assert {"finished", "cancelled", "failed"} <= {row["outcome"] for row in requests}
-    assert {True, False} == {row["lent"] for row in requests}
-    assert len({row["t"] for row in requests}) >= 2
-    lending, loads = life.counted.lending(WINDOW), life.counted.loads(WINDOW)
-    for name in ("lent", "answered", "returned", "cut_off", "granted", "cleared"):
-        assert sum(row[name] for row in lending), name
-    for name in ("loads", "displaced", "restored", "ping_pong", "for_borrowed"):
-        assert sum(row[name] for row in loads), name
-    assert {"granted", "skipped", "probe"} <= {row["outcome"] for row in life.counted.helpers(WINDOW)}
-    assert {"busy", "idle", "unknown"} == {row["state"] for row in life.counted.idle(WINDOW)}
-    assert life.counted.repeated > 50
-    assert len(life.counted.disbelieved) > 50
+def missing_in(counted: Counted) -> set[str]:
+    """Return what does not happen in a recorded run, so that a comparison would compare nothing."""
+    requests, lending, loads = counted.requests(WINDOW), counted.lending(WINDOW), counted.loads(WINDOW)
+    wanted = {"finished", "cancelled", "failed", "orphaned"} - {row["outcome"] for row in requests}
+    wanted |= {"granted", "skipped", "probe"} - {row["outcome"] for row in counted.helpers(WINDOW)}
+    wanted |= {"busy", "idle", "unknown"} - {row["state"] for row in counted.idle(WINDOW)}
+    happened = (
+        ("lent", "answered", "returned", "cut_off", "cleared"),
+        ("displaced", "restored", "ping_pong", "for_borrowed"),
+    )
+    for names, rows in zip(happened, (lending, loads), strict=True):
+        wanted |= {name for name in names if not sum(row[name] for row in rows)}
+    measured = [row["measured_us"] is not None for row in counted.backlogs(WINDOW).values()]
+    wanted |= {"measured"} if sum(measured) < 5 else set()
+    wanted |= {"unmeasured"} if all(measured) else set()
+    return wanted | ({"sent twice"} if counted.repeated < 50 else set())
 
 
 @pytest.mark.parametrize("name", VIEWS)
@@ -119,10 +124,7 @@ def test_the_backlog_of_each_plan_is_what_its_commit_had_read_of(life: Life):
     assert found.keys() == expected.keys()
     measured = {key: row["measured_us"] for key, row in expected.items()}
     assert {key: row["measured_us"] for key, row in found.items()} == measured
-    told = [key for key, known_us in measured.items() if known_us is not None]
-    assert len(told) >= 5
-    assert len(told) < len(measured), "of one it is not known: its owner's process ended"
-    for key in told:
+    for key in (key for key, known_us in measured.items() if known_us is not None):
         assert {name: found[key][name] for name in expected[key]} == expected[key], key
 
 
@@ -163,8 +165,10 @@ async def test_half_a_burst_lent_saves_what_the_simulator_says_the_same_burst_ta
     assert row["lent"] >= lent - 1
 
 
-async def test_a_burst_of_which_nothing_was_lent_saves_nothing(database: Any):
-    assert await saved(burst(links={}), database) == []
+async def test_a_burst_with_a_helper_too_slow_to_be_lent_to_saves_nothing(database: Any):
+    slow = burst(speeds=(1.0, 0.02))
+    assert drained_s(slow)[1] == 0
+    assert await saved(slow, database) == []
 
 
 async def test_a_helper_that_hangs_with_what_it_borrowed_loses_time_and_that_is_a_negative_number(database: Any):
