@@ -171,7 +171,7 @@ async def test_steps_of_savings_are_as_short_as_the_window_allows_since_a_step_s
     steps: dict[str, list[int]] = {"savings": [], "requests": []}
     for name, found in steps.items():
         for days in (1, 30):
-            window = {"from": BEGIN_S - days * 86_400, "to": BEGIN_S}
+            window: dict[str, Any] = {"from": BEGIN_S - days * 86_400, "to": BEGIN_S}
             status, body, _ = await scene.client.get(f"/admin/v1/telemetry/{name}", **window)
             assert status == 200, body
             found.append(body["step"])
