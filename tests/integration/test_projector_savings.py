@@ -1,5 +1,7 @@
 """What telemetry says that lending saved, on a real ClickHouse: the backlog of a plan against what became of it."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
