@@ -17,6 +17,8 @@ from domain.ids import Generation, Incarnation, LeaseId, LinkId, ModelId, NodeId
 
 NUMBER_MAX: Final = 10**15
 """Largest count or duration: 31 years in microseconds."""
+MOMENT_MAX: Final = 10**16
+"""Latest moment: the year 2286 in microseconds since the epoch."""
 WORK_MAX: Final = 10**18
 """Largest work; from 10**15 on the fold calls it all the same (domain.master.fold)."""
 DEPTH_MAX: Final = 1024
@@ -35,6 +37,7 @@ _NODE: Final = Meta(max_length=31, pattern=r"^[a-z0-9][a-z0-9-]*\Z")
 _FIELDS: Final[dict[str, object]] = {
     "url": Annotated[str, Meta(max_length=512, pattern=r"^[!-~]*\Z")],
     "helper": Annotated[str, Meta(max_length=31, pattern=r"^[a-z0-9-]*\Z")],
+    "at_us": Annotated[int, Meta(ge=0, le=MOMENT_MAX)],
     "work": Annotated[int, Meta(ge=0, le=WORK_MAX)],
     "depth": Annotated[int, Meta(ge=0, le=DEPTH_MAX)],
     "slots": Annotated[int, Meta(ge=0, le=DEPTH_MAX)],
