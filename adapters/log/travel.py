@@ -121,12 +121,31 @@ async def last_until(stream: Stream, time_ns: int) -> int:
     low, high = bounds.first, bounds.last + 1
     while low < high:
         middle = (low + high) // 2
+        there = middle
         message = await stream.get(middle)
-        if message is None or message.stamp_ns <= time_ns:
-            low = middle + 1
+        if message is None:  # in a hole: what follows it tells on which side of it the time lies
+            there = await next_after(stream, middle, high - 1)
+            message = await stream.get(there) if there < high else None
+        if message is not None and message.stamp_ns <= time_ns:
+            low = there + 1
         else:
             high = middle
     return low - 1 if low > bounds.first else 0
+
+
+async def next_after(stream: Stream, missing: int, last: int) -> int:
+    """Return the first sequence after a hole that holds `missing`, or `last` + 1; holes are long, so steps double, then halve."""
+    step = 1
+    while missing + step <= last and await stream.get(missing + step) is None:
+        missing, step = missing + step, step * 2
+    low, high = missing + 1, min(missing + step, last + 1)
+    while low < high:
+        middle = (low + high) // 2
+        if await stream.get(middle) is None:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 async def _restore(history: History, snapshots: Snapshots | None, first: Commit, target: Commit) -> int:

@@ -151,6 +151,8 @@ class ClusterAt(msgspec.Struct, frozen=True, kw_only=True):
     """Control events folded after it."""
     head: int
     """Newest version of the ledger."""
+    source: str = "NATS"
+    """Where it was read: NATS, ClickHouse (where the bus no longer reaches back), or a copy."""
     only: str
     """The node, or node/model, to which all below is narrowed; empty: all."""
     nodes: tuple[NodeAt, ...]

@@ -5,25 +5,30 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from adapters.keys import load_credentials
 from adapters.log.bundle import load
+from adapters.log.travel import NothingThereError
 from adapters.nats.eventsourcing.grant_ledger import GrantLedger
 from adapters.times import Moment
+from domain.errors import UnreachableError
 from projections.why.cluster import ClusterAt
 from services.cli.at_text import lines_of
 from services.cli.audit import source_of
 from services.cli.audit_copies import require_whole
 from services.cli.history import bus_of
 from services.cli.moments import end_of, now_ns
-from services.cli.reach import Here, here
+from services.cli.reach import Here, fetch, here
 from services.cli.show import Output, Waiting
 from services.cli.why import streamed
 from services.lifecycle import EXIT_OK
 from services.past.at import Streamed, cluster_then
 from services.past.ledger import through_repository
+
+_AT: Final = "/admin/v1/at"
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -48,9 +53,34 @@ async def _then(place: Here, copy: Path | None, moment: Moment, only: str) -> Cl
     if copy is not None:
         of = _copied(place, copy)
         return await cluster_then(of, moment, end_ns=await end_of(of.streams, copied=True), only=only)
-    async with bus_of(place) as bus, _ledger_of(place) as ledger:
-        of = msgspec.structs.replace(streamed(place, bus), fold=through_repository(ledger))
-        return await cluster_then(of, moment, end_ns=now_ns(), only=only)
+    try:
+        async with bus_of(place) as bus, _ledger_of(place) as ledger:
+            of = msgspec.structs.replace(streamed(place, bus), fold=through_repository(ledger))
+            return await cluster_then(of, moment, end_ns=now_ns(), only=only)
+    except NothingThereError as error:
+        return await _from_clickhouse(place, moment, only, error)
+
+
+async def _from_clickhouse(place: Here, moment: Moment, only: str, missed: NothingThereError) -> ClusterAt:
+    """Return the state as the projector folds it from what ClickHouse has kept, where the bus no longer reaches back.
+
+    Raises:
+        NothingThereError: `missed`, if the projector has nothing as old either, or does not answer.
+    """
+    query = {"only": only} if only else {}
+    if moment.number is not None:
+        query["version"] = str(moment.number)
+    else:
+        whole_s, rest_ns = divmod(moment.stamp_ns(now_ns()), 1_000_000_000)
+        query["time"] = f"{whole_s}.{rest_ns:09d}"
+    try:
+        status, said = await fetch(place, "projector", place.endpoints.projector, _AT, query)
+    except UnreachableError as error:
+        raise NothingThereError(f"{missed}; of ClickHouse nothing is known: {error}") from None
+    if status != 200:
+        why = said.get("error", {}).get("message", status) if isinstance(said, dict) else status
+        raise NothingThereError(str(why)[:600])
+    return msgspec.convert(said, ClusterAt)
 
 
 @asynccontextmanager
@@ -68,4 +98,4 @@ def _copied(place: Here, copy: Path) -> Streamed:
     """Return the streams of a copy, of whatever cluster; whose secret is not here is read as an audit reads it."""
     held = load(copy)
     require_whole(held)
-    return Streamed(held.streams, source_of(place, None, copy).reader(), None)
+    return Streamed(held.streams, source_of(place, None, copy).reader(), None, source="a copy")

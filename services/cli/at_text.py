@@ -23,6 +23,8 @@ def _lines(then: ClusterAt) -> Iterator[str]:
     more = f" and {count(then.facts, 'fact')} after it" if then.facts else ""
     more += f", {count(then.control, 'control event')}" if then.control else ""
     yield f"version {then.version} of {then.head}{more}, stored {utc(then.at_ns)}, generation {then.generation}"
+    if then.source != "NATS":
+        yield f"  read from {then.source}"
     yield f"  domain time {cell('now_us', then.now_us)}, term {then.term}, rules {then.policy}, LW_EVENTS up to {then.hi}"
     if then.only:
         yield f"  only what concerns {then.only}"

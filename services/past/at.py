@@ -25,6 +25,8 @@ class Streamed(msgspec.Struct, frozen=True):
     streams: Streams
     reader: Reader
     snapshots: Snapshots | None
+    source: str = "NATS"
+    """As people know it: NATS, ClickHouse or a copy."""
     fold: Fold | None = None
     """How to move on along the ledger; None: along its stream."""
 
@@ -46,7 +48,7 @@ async def cluster_then(of: Streamed, moment: Moment = NOW, *, end_ns: int = 0, o
     if not knows(then.state, only):
         known = ", ".join(sorted({*then.state.nodes, *then.state.control.roster})) or "none"
         raise NotKnownError(f"{only}: was not known at version {then.commit.version}; nodes then were {known}")
-    return told(then, only)
+    return msgspec.structs.replace(told(then, only), source=of.source)
 
 
 def told(then: Traveled, only: str = "") -> ClusterAt:
@@ -77,7 +79,7 @@ async def why_model(of: Streamed, pasts: Sequence[Past], node: NodeId, model: Mo
     now = await state_at(of.streams, of.reader, snapshots=of.snapshots)
     plan = await last_plan(pasts, node, model)
     story = model_story(now.state, node, model, version=now.commit.version, last_plan=plan)
-    return msgspec.structs.replace(story, source="NATS")
+    return msgspec.structs.replace(story, source=of.source)
 
 
 def known(story: ModelStory) -> ModelStory:

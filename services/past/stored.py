@@ -4,7 +4,8 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Final
 
 from adapters.clickhouse import archived
-from adapters.log.history import Streams, next_after
+from adapters.log.history import Streams
+from adapters.log.travel import next_after
 from domain.errors import HistoryGapError, PublishRefusedError
 from domain.ports import Bounds, Stored, StoredMessage, Stream
 from domain.subjects import CONTROL, EVENTS, LEDGER

@@ -29,6 +29,7 @@ from projections.why.request import RequestStory
 from services.past.archive import ArchivePast
 from services.past.at import Streamed, cluster_then, known, why_model
 from services.past.source import NotKnownError, Past
+from services.past.stored import streams_kept
 from services.past.streams import StreamsPast
 from services.past.why import LEASE, decision_of, version_of, why_commit, why_lease, why_request
 from services.projector.parameters import Parameters, none_left
@@ -125,6 +126,10 @@ class _Asker:
         kept = Snapshots(snapshots, cluster=cluster) if snapshots is not None else None
         return Streamed(self._streams, UnkeyedReader(cluster), kept)
 
+    def _kept(self) -> Streamed:
+        """Return the streams as ClickHouse has them; states begin at a snapshot of the bus or a generation's first commit."""
+        return msgspec.structs.replace(self._streamed(), streams=streams_kept(self._desk.ask), source="ClickHouse")
+
     async def why(self, kind: str, name: str) -> Any:
         now_ns = await self._desk.now_ns()
         if kind == "request":
@@ -181,6 +186,10 @@ class _Asker:
             return await why_model(self._streamed(), (streams, self._archive), node, model)
         except (ApiError, StoreError):  # its newest plan may be in ClickHouse alone, which is away
             return await why_model(self._streamed(), (streams,), node, model)
+        except NothingThereError:  # the streams do not reach back to where a state could begin
+            with contextlib.suppress(ApiError, StoreError, NothingThereError):
+                return await why_model(self._kept(), (streams, self._archive), node, model)
+            raise
 
     async def _doubt(self) -> str:
         """Return why the master is in safe mode, empty if it is not: there it says so in the feed, and nothing after it."""
@@ -193,4 +202,14 @@ class _Asker:
         return said.reason if isinstance(said, SafeModeEntered) else ""
 
     async def at(self, moment: Moment, only: str) -> Any:
-        return await cluster_then(self._streamed(), moment, end_ns=await self._desk.now_ns(), only=only)
+        end_ns = await self._desk.now_ns()
+        try:
+            return await cluster_then(self._streamed(), moment, end_ns=end_ns, only=only)
+        except NothingThereError as error:
+            missed = str(error)
+        try:
+            return await cluster_then(self._kept(), moment, end_ns=end_ns, only=only)
+        except NothingThereError as error:
+            raise NothingThereError(f"{missed}; in ClickHouse: {error}") from None
+        except (ApiError, StoreError) as error:
+            raise NothingThereError(f"{missed}; ClickHouse could not be asked: {error}") from None

@@ -1,0 +1,120 @@
+"""The state at a time, and why a model lends nothing, when the streams no longer reach back: from what ClickHouse has kept."""
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import aiohttp
+import pytest
+
+from adapters.clickhouse.store import Store
+from adapters.clock import SystemClock
+from adapters.http.server import HttpServer
+from adapters.log.copied import CopiedStream
+from adapters.log.history import Streams
+from adapters.log.travel import last_until, state_at
+from adapters.log.unkeyed import UnkeyedReader
+from domain.ports import StoredMessage
+from domain.subjects import CONTROL, EVENTS, LEDGER
+from services.past.at import told
+from services.projector.api import Api
+from services.projector.health import Health
+from services.projector.projector import Projector, Setup
+from tests.mutations.life import Life, lived
+from tests.support.history import CLUSTER, START_NS
+from tests.support.projections import QUICK, caught_up, running
+
+pytestmark = pytest.mark.real
+
+DAY_NS = 86_400 * 10**9
+
+
+@pytest.fixture(scope="module")
+def life() -> Life:
+    """A history of yesterday (older ones are not kept)."""
+    return lived(3, later_ns=SystemClock().wall_us() * 1000 - START_NS - DAY_NS)
+
+
+class Expiring(CopiedStream):
+    """Drops the oldest messages when it is told to."""
+
+    def __init__(self, name: str, messages: list[StoredMessage]) -> None:
+        super().__init__(name, messages)
+        self.whole = messages
+
+    def expire(self, before: int) -> None:
+        super().__init__(self.name, [message for message in self.whole if message.seq >= before])
+
+
+class Scene:
+    def __init__(self, streams: dict[str, Expiring], url: str, session: aiohttp.ClientSession) -> None:
+        self.streams, self._url, self._session = streams, url, session
+
+    def expire(self) -> None:
+        """Let the streams drop their first halves, as their age limits do."""
+        for name in (EVENTS, LEDGER):
+            stream = self.streams[name]
+            stream.expire(stream.whole[len(stream.whole) // 2].seq)
+
+    async def get(self, path: str, **query: str) -> tuple[int, Any]:
+        async with self._session.get(f"{self._url}/admin/v1/{path}", params=query) as answer:
+            return answer.status, await answer.json()
+
+
+@pytest.fixture
+async def scene(life: Life, database: Callable[[], Store]) -> AsyncIterator[Scene]:
+    streams = {name: Expiring(name, list(messages)) for name, messages in life.streams().items()}
+    clock = SystemClock()
+    setup = Setup(cluster=CLUSTER, router="t", streams=streams, open_store=database, clock=clock, limits=QUICK)
+    projector = Projector(setup)
+    async with running(projector), aiohttp.ClientSession() as session:
+        await projector.tried.wait()
+        await caught_up(projector, {name: messages[-1].seq for name, messages in life.streams().items()}, timeout_s=60)
+        server = HttpServer(Api(projector, Health(projector, "t"), clock).handle, connections_max=8, served_by="p")
+        yield Scene(streams, f"http://127.0.0.1:{await server.start('127.0.0.1', 0)}", session)
+        await server.stop()
+
+
+async def test_the_state_at_a_version_and_a_time_is_the_same_from_clickhouse_as_from_the_streams(
+    scene: Scene, life: Life
+):
+    version, at_ns = life.ledger[3].seq, life.ledger[5].stamp_ns
+    time = f"{at_ns // 10**9}.{at_ns % 10**9:09d}"
+    before = [await scene.get("at", version=str(version)), await scene.get("at", time=time)]
+    assert {(status, said["source"]) for status, said in before} == {(200, "NATS")}
+    scene.expire()
+    after = [await scene.get("at", version=str(version)), await scene.get("at", time=time)]
+    assert {(status, said.get("source")) for status, said in after} == {(200, "ClickHouse")}, after
+    assert [said | {"source": ""} for _, said in after] == [said | {"source": ""} for _, said in before]
+
+
+async def test_what_neither_has_is_refused_with_both_their_reasons(scene: Scene):
+    scene.expire()
+    status, said = await scene.get("at", version="999999")
+    assert status == 404
+    assert said["error"]["message"].count("must be within history") == 2
+    assert "in ClickHouse" in said["error"]["message"]
+
+
+async def test_why_a_model_lends_nothing_is_told_from_clickhouse_where_no_state_can_be_folded_from_the_streams(
+    scene: Scene, life: Life
+):
+    streams = {name: CopiedStream(name, list(messages)) for name, messages in life.streams().items()}
+    whole = Streams(streams[EVENTS], streams[CONTROL], streams[LEDGER])
+    now = told(await state_at(whole, UnkeyedReader(CLUSTER)))
+    node, model = now.queues[0].node, now.queues[0].model
+    status, before = await scene.get(f"why/model/{node}/{model}")
+    assert (status, before["source"]) == (200, "NATS")
+    scene.expire()
+    status, after = await scene.get(f"why/model/{node}/{model}")
+    assert (status, after.get("source")) == (200, "ClickHouse"), after
+    assert after | {"source": ""} == before | {"source": ""}
+
+
+async def test_a_time_is_found_on_its_own_side_of_a_hole(life: Life):
+    """An archive has holes where the projector was away; a message that is not there is neither older nor newer."""
+    facts = list(life.facts)
+    first, last = len(facts) // 4, 3 * len(facts) // 4
+    holed = CopiedStream(EVENTS, facts[:first] + facts[last:])
+    assert await last_until(holed, facts[first - 2].stamp_ns) == facts[first - 2].seq
+    assert await last_until(holed, facts[first + 5].stamp_ns) == facts[first - 1].seq
+    assert await last_until(holed, facts[last + 1].stamp_ns) == facts[last + 1].seq
