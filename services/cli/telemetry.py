@@ -25,8 +25,6 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
 }
 """What a table shows of each question, beside the time of the step."""
 _WORDS: Final = {"out_per_service_s": "out per s", "home_us": "alone"}
-_SIGNED: Final = ("saved_us",)
-"""What may be below zero, and is meant."""
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -63,8 +61,7 @@ def print_table(out: Output, question: str, rows: Sequence[Row], step_s: int, *,
         told = idle_text.runs(rows)
     if question == "savings" and not whole:
         told = [row for row in rows if row["counted_in"] == row["t"]]
-    signed = [{name: _signed(row[name]) for name in _SIGNED if row.get(name)} for row in told]
-    shown = [dict(row) | {"t": time_of(row["t"], step_s)} | more for row, more in zip(told, signed, strict=True)]
+    shown = [dict(row) | {"t": time_of(row["t"], step_s)} | _in_words(question, row) for row in told]
     out.rows(f"{question}, steps of {step_s} s", shown, columns)
     if question == "idle" and not whole:
         for line in idle_text.unknown(rows):
@@ -72,6 +69,13 @@ def print_table(out: Output, question: str, rows: Sequence[Row], step_s: int, *,
     if question == "savings" and rows:
         saved = [row["saved_us"] for row in rows if row["saved_us"] is not None]
         note(f"saved {_signed(sum(saved))} over {count(len(saved), 'backlog')} that can be measured")
+
+
+def _in_words(question: str, row: Row) -> dict[str, object]:
+    """Return the cells of a row that a number alone would tell badly: time that was lost, and yes or no."""
+    if question == "savings":
+        return {"saved_us": _signed(row["saved_us"])} if row["saved_us"] else {}
+    return {"lent": bool(row["lent"])} if question == "requests" else {}
 
 
 def _signed(us: int) -> str:

@@ -69,6 +69,14 @@ def test_time_that_was_lost_is_shown_below_zero_and_a_backlog_that_is_counted_el
     assert (text.count(" n1 m "), printed(capsys, "savings", rows, whole=True).count(" n1 m ")) == (3, 4)
 
 
+def test_whether_requests_were_lent_is_yes_or_no(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    row = {"t": T, "owner": "n1", "model": "m", "outcome": "finished"}
+    text = printed(capsys, "requests", [row | {"lent": 0, "requests": 8}, row | {"lent": 1, "requests": 5}])
+    assert "finished no 8" in text
+    assert "finished yes 5" in text
+
+
 def test_a_table_of_idleness_has_unknown_steps_only_if_asked_for(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
