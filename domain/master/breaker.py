@@ -41,7 +41,7 @@ def failures_of(state: State, helper_key: str) -> tuple[int, int]:
     """Return (failures of a helper's model without a completion between, domain time of the last)."""
     name, model = split_key(helper_key)
     node = state.nodes.get(name)
-    if node is None:
+    if node is None or model not in node.models:  # what is served no more does not fail
         return 0, 0
     times = _uncompleted(state, node, ways_to(state, helper_key))
     said = node.borrowed.get(model)

@@ -8,7 +8,7 @@ from domain.events import ModelInfo
 from domain.ids import LinkId, NodeId
 from domain.master import breaker, fits, pricing, reasons, rooms, slots
 from domain.master.control import depth
-from domain.master.fits import FitRules, Measured, cost_us, unit_q64
+from domain.master.fits import Backlog, FitRules, Measured, cost_us, unit_q64
 from domain.master.links import Match, Way
 from domain.master.pricing import Place
 from domain.master.queue import Queue
@@ -37,6 +37,8 @@ class Candidate(msgspec.Struct, gc=False):
     source: str = ""
     samples: int = 0
     job_us: int = 0
+    at_once: int = 1
+    """How many of this owner's requests it works on at a time."""
     ready_us: int = 0
     """Until the helper could begin the first job, switch included."""
     cold: bool = False
@@ -49,6 +51,11 @@ class Candidate(msgspec.Struct, gc=False):
     slots: int = 0
     probe: bool = False
     probe_in_us: int = -1
+
+    @property
+    def step_us(self) -> int:
+        """How long from the end of one job to that of the next, while there are more."""
+        return max(1, self.job_us // self.at_once)
 
     @property
     def first_answer_us(self) -> int:
@@ -138,21 +145,32 @@ def _not_now(state: State, candidate: Candidate, node: Node, at: Place, *, busy:
     return reasons.HELPER_CLAIMED if candidate.spare <= 0 or pricing.is_claimed(state, at) else ""
 
 
-def price(state: State, candidate: Candidate, owner: Measured | None, rules: FitRules, size: int) -> None:
+def price(
+    state: State, candidate: Candidate, owner: Measured | None, rules: FitRules, size: int, backlog: Backlog
+) -> None:
     """Fill in what a job of `size` would cost at the helper; sets its code where that is not known or not allowed.
 
-    `owner` is what was measured of the owner's model, which stands in for missing samples; None if it has no price.
+    `owner` is what was measured of the owner's model, which stands in for missing samples; None if it has no price. What was
+    measured of the helper's counts if anything of the `backlog` is of a size that it was measured at.
     """
     at, info = candidate.at, candidate.info
     if at is None or info is None:
         return
-    cost = fits.compared(fits.usable(state.fits.get(at.key), rules, state.now_us, size), owner, rules)
+    fit = state.fits.get(at.key)
+    own = fit.measured(state.now_us, rules.window_us) if fit is not None else None
+    if own is not None and own.priced(backlog, rules) is None:
+        own = None
+    cost = fits.compared(own, owner, rules)
+    at_once = pricing.served_at_once(state, state.nodes.get(at.name), info)
+    candidate.at_once = max(1, min(at_once, candidate.spare))
     if cost is None:
         candidate.blocked(reasons.SERVICE_UNPRICED)
-        candidate.ready_us = pricing.machine(state, at, 0, rules.window_us).free_us + candidate.turn_us
+        machine = pricing.machine(state, at, 0, rules.window_us, at_once=at_once)
+        candidate.ready_us = machine.free_us + candidate.turn_us
     else:
         candidate.source, candidate.samples = cost.source, cost.samples
-        machine = pricing.machine(state, at, unit_q64(cost.log), rules.window_us, samples=cost.samples)
+        unit = unit_q64(cost.log)
+        machine = pricing.machine(state, at, unit, rules.window_us, samples=cost.samples, at_once=at_once)
         candidate.ready_us = machine.free_us + candidate.turn_us
         candidate.job_us = cost_us(machine.unit, size)
     if not info.ready:

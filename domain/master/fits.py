@@ -15,10 +15,16 @@ underestimate both drains, the second make an unlucky run of the helper its pric
 
 *The same work*: while all samples did the same, nothing is known of how the time grows with the work, so only that work has a
 price. Text is measured in estimated tokens: there works within a factor of 2 of each other are the same.
+
+A backlog is priced at its mean work, and one request of an odd size moves that out of what was measured. It would leave all the
+others, which are, without a price and at their owner: so while anything that is held is of a measured size, the mean is taken for
+the nearest size that has a price. The drain of the odd one is then a guess, as wrong as that one request is odd; it is the
+others' that decides, and the first answer of another size ends the guessing. Where nothing held was ever measured, there is no
+price.
 """
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
 import msgspec
@@ -86,6 +92,35 @@ class Measured(msgspec.Struct, frozen=True, gc=False):
         factor = _SAME_ESTIMATED if rules.estimated else 1
         varies = self.most > factor * self.least
         return varies or (self.least <= factor * work and work <= factor * self.most)
+
+    def priced(self, backlog: "Backlog", rules: FitRules) -> int | None:
+        """Return the work that stands for a request of a backlog: its mean, or the nearest to it that has a price; or None.
+
+        None: nothing that is held has one.
+        """
+        mean = backlog.mean
+        if self.prices(mean, rules):
+            return mean
+        factor = _SAME_ESTIMATED if rules.estimated else 1
+        least, most = -(-self.least // factor), self.most * factor
+        return min(max(mean, least), most) if backlog.has_between(least, most) else None
+
+
+class Backlog:
+    """The works of what one owner holds, as a plan asks for them; made for one plan."""
+
+    def __init__(self, mean: int, works: Callable[[], Iterable[int]]) -> None:
+        """`works` gives all of them, and is asked only if their mean has no price."""
+        self.mean = mean
+        self._works = works
+        self._ordered: list[int] | None = None
+
+    def has_between(self, least: int, most: int) -> bool:
+        """Tell whether any work is one of these, both ends included."""
+        if self._ordered is None:
+            self._ordered = sorted(self._works())
+        at = bisect_left(self._ordered, least)
+        return at < len(self._ordered) and self._ordered[at] <= most
 
 
 class Price(msgspec.Struct, frozen=True, gc=False):

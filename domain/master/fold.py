@@ -303,7 +303,7 @@ def _lent(state: State, node: NodeId, fact: Lent) -> None:
 # ---- models and the node itself --------------------------------------------------------------------------------------
 
 
-def _loaded(state: State, node: NodeId, fact: Loaded | Restored) -> None:
+def _loaded(state: State, node: NodeId, fact: Loaded) -> None:
     fit = _fit(state, owner_key(node, fact.model), node, fact.model)
     if fit is not None:
         fit.learn_load(fact.load_us, state.now_us)
@@ -376,7 +376,7 @@ _HANDLERS: _ByKind[Callable[[State, NodeId, Any], None]] = _ByKind(
         StillRunning: lending.still_running,
         LoadStarted: rooms.load_started,
         Loaded: _loaded,
-        Restored: _loaded,
+        Restored: rooms.loaded,  # no sample: the load that it tells of has said `loaded` itself
         RestoreCancelled: rooms.restore_cancelled,
         Unloaded: rooms.unloaded,
         LoadFailed: rooms.unloaded,

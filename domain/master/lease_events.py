@@ -80,16 +80,26 @@ def _basis(state: State, owner: NodeId) -> Basis:
     return Basis(owner, node.incarnation, node.pseq)
 
 
+def _says_so(lease: Lease, candidate: Candidate, url: str, ttl_us: int) -> bool:
+    """Tell whether the lease says what its owner acts on: how much, for how long, where to, and which requests fit there.
+
+    Times and gains change with every plan and wait; a helper that has registered anew does not.
+    """
+    event = lease.event
+    said = (event.slots, event.probe, event.ttl_us, event.helper_url, event.context, event.vision)
+    return said == (candidate.slots, candidate.probe, ttl_us, url, candidate.window, candidate.sees)
+
+
 def _grant(
     state: State, planned: Plan, candidate: Candidate, lease: Lease | None, head: Head, index: int
 ) -> LeaseGranted | LeaseChanged | None:
     """Return the event that gives the link its slots; None while the live lease says so already and is young."""
     ttl_us = setting(state.control, "offload_lease_ttl")
-    if lease is not None and state.now_us - lease.granted_us < ttl_us // 3:
-        event = lease.event
-        if (event.slots, event.probe, event.ttl_us) == (candidate.slots, candidate.probe, ttl_us):
-            return None
     added = candidate.way.added
+    url = state.nodes[added.helper].url
+    is_young = lease is not None and state.now_us - lease.granted_us < ttl_us // 3
+    if lease is not None and is_young and _says_so(lease, candidate, url, ttl_us):
+        return None
     kind: type[LeaseGranted | LeaseChanged] = LeaseGranted if lease is None else LeaseChanged
     return kind(
         link=added.link,
@@ -97,7 +107,7 @@ def _grant(
         owner_model=added.owner_model,
         helper=added.helper,
         helper_model=added.helper_model,
-        helper_url=state.nodes[added.helper].url,
+        helper_url=url,
         lease=lease_id(head.generation, head.version, index) if lease is None else lease.event.lease,
         slots=candidate.slots,
         ttl_us=ttl_us,

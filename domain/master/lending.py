@@ -20,21 +20,33 @@ from domain.master.state import State, owner_key, touch
 _NO_FAULT = "client_gone"
 """A cut-off for which the helper can do nothing."""
 _UNREACHED = frozenset({"helper_unreachable", "forward_failed"})
-_FAULT_FROM = 500
-"""An answer of this status or more says that the helper's engine failed."""
+_ERROR_FROM = 400
+_FAULTY_REQUEST = frozenset({400, 413, 415, 422})
+"""Answers that say what is wrong with the request: any engine would have given them, so they tell nothing of this one.
+
+Other errors below 500 (401, 403, 404, 405, 408, 429) are the helper's: the owner sent the request because its own engine serves
+such ones, so a helper that refuses them is set up differently, or has enough of its own.
+"""
+_NOT_LOADED = "load_failed"
+"""A return that does speak against its helper: the next request would make it try the load again."""
 
 OwnersEnd = LendAnswered | LendReturned | LendBusy | CutOff | RelayRefused
 
 
 def is_failure(fact: OwnersEnd) -> bool:
-    """Tell whether a lend ended in a way that speaks against its helper. One that is handed back for own work does not."""
+    """Tell whether a lend ended in a way that speaks against its helper.
+
+    One that is handed back for own work does not, nor one that was answered as any engine would have.
+    """
     match fact:
         case CutOff(reason=reason):
             return reason != _NO_FAULT
         case RelayRefused(reason=reason):
             return reason in _UNREACHED
         case LendAnswered(status=status):
-            return status >= _FAULT_FROM
+            return status >= _ERROR_FROM and status not in _FAULTY_REQUEST
+        case LendReturned(reason=reason):
+            return reason == _NOT_LOADED
         case _:
             return False
 
@@ -45,7 +57,7 @@ def lend_closed(state: State, node: NodeId, fact: OwnersEnd) -> None:
     if key in state.uses:
         if is_failure(fact):
             traffic.failed(state, key, slots.opened_us(state, key, fact.request))
-        elif isinstance(fact, LendAnswered):
+        elif isinstance(fact, LendAnswered) and fact.status not in _FAULTY_REQUEST:
             traffic.answered(state, key)
         traffic.changed(state, key)
     slots.closed_by_owner(state, key, fact.request)
@@ -76,7 +88,10 @@ def still_running(state: State, node: NodeId, fact: StillRunning) -> None:
 def borrow_closed(state: State, node: NodeId, fact: BorrowReturned | BorrowBusy) -> None:
     """Take that a helper does not do a request."""
     key = slots.use_key(fact.link, fact.owner, node)
+    lent_us = slots.opened_us(state, key, fact.request)
     slots.closed_by_helper(state, key, fact.request)
+    if isinstance(fact, BorrowReturned) and fact.reason == _NOT_LOADED:
+        traffic.borrow_ended(state, node, fact.model, lent_us, well=False)
     traffic.changed(state, key)
     _last_home(state, node, fact)
 
@@ -87,7 +102,7 @@ def borrow_finished(state: State, node: NodeId, fact: BorrowFinished) -> None:
     lent_us = slots.opened_us(state, key, fact.request)
     slots.closed_by_helper(state, key, fact.request)
     traffic.ended_at_helper(state, key, fact.owner, node, fact.model)
-    if not fact.owner_gone:
+    if not fact.owner_gone and fact.status not in _FAULTY_REQUEST:
         traffic.borrow_ended(state, node, fact.model, lent_us, well=fact.ok)
     traffic.changed(state, key)
     _last_home(state, node, fact)

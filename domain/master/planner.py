@@ -6,6 +6,9 @@ models is opened only if that wins more job-time than it costs, its own requests
 is not measured may get a probe (domain.master.probes).
 """
 
+from collections.abc import Iterator
+from functools import partial
+
 import msgspec
 
 from domain.events import ModelInfo, OwnerPlanned, Verdict
@@ -13,7 +16,7 @@ from domain.ids import LinkId, ModelId, NodeId
 from domain.master import candidates, fits, pricing, probes, reasons
 from domain.master.candidates import Candidate
 from domain.master.control import lane_rules
-from domain.master.fits import cost_us, unit_q64
+from domain.master.fits import Backlog, FitRules, Measured, cost_us, unit_q64
 from domain.master.links import ways_from
 from domain.master.pricing import GAIN_US_MAX
 from domain.master.queue import Queue
@@ -46,25 +49,26 @@ def plan(state: State, key: str, trigger: str) -> Plan:
     node = state.nodes.get(name)
     info = node.models.get(model) if node is not None else None
     found = [candidates.look(state, way, info, queue) for way in ways_from(state.control, key)]
-    size = queue.held_work // len(queue.held) if queue.held else 0
+    backlog = Backlog(queue.held_work // len(queue.held) if queue.held else 0, partial(_works, queue))
     rules = lane_rules(state.control, info.lane if info is not None else "text")
-    measured = fits.usable(state.fits.get(key), rules, state.now_us, size)
+    measured, size = _owner_measured(state, key, backlog, rules)
     price = fits.compared(measured, None, rules)
     blocked = _owner_blocked(state, name, node, queue)
     drain_us = lent_us = job_us = -1
     end_us: int | None = None
     if price is not None and queue.held:
-        owner = _owner_machine(state, key, (name, model), info, price, size, rules.window_us)
+        at_once = pricing.served_at_once(state, node, info)
+        owner = _owner_machine(state, key, info, price, size, rules.window_us, at_once)
         job_us = owner[1]
         drain_us = owner[0] + job_us * len(queue.held)
         if not blocked:
             for candidate in found:
-                candidates.price(state, candidate, measured, rules, size)
+                candidates.price(state, candidate, measured, rules, size, backlog)
             candidates.claim([candidate for candidate in found if not candidate.code])
             lent_us, end_us = _pour(state, owner, found, queue)
     elif not blocked:
         for candidate in found:
-            candidates.price(state, candidate, None, rules, size)
+            candidates.price(state, candidate, None, rules, size, backlog)
             candidate.blocked(reasons.OWNER_UNPRICED)
     if not blocked:
         for candidate in found:
@@ -76,19 +80,24 @@ def plan(state: State, key: str, trigger: str) -> Plan:
     return _result((name, model), trigger, queue, found, (drain_us, lent_us, job_us, size))
 
 
+def _works(queue: Queue) -> Iterator[int]:
+    return (job.work for job in queue.held.values())
+
+
+def _owner_measured(state: State, key: str, backlog: Backlog, rules: FitRules) -> tuple[Measured | None, int]:
+    """Return what prices the owner's backlog, None if nothing does, and the work that each of its requests is taken for."""
+    fit = state.fits.get(key)
+    measured = fit.measured(state.now_us, rules.window_us) if fit is not None else None
+    size = measured.priced(backlog, rules) if measured is not None else None
+    return (None, backlog.mean) if size is None else (measured, size)
+
+
 def _owner_machine(
-    state: State,
-    key: str,
-    named: tuple[NodeId, ModelId],
-    info: ModelInfo | None,
-    price: fits.Price,
-    size: int,
-    window_us: int,
+    state: State, key: str, info: ModelInfo | None, price: fits.Price, size: int, window_us: int, at_once: int
 ) -> Machine:
     """Return the owner as a machine; a model that is neither in nor coming has to be loaded first."""
-    name, model = named
+    name, model = split_key(key)
     at = pricing.place_of(state, key, name, model, info)
-    at_once = max(1, info.slots) if info is not None else 1
     machine = pricing.machine(state, at, unit_q64(price.log), window_us, samples=price.samples, at_once=at_once)
     free_us = machine.free_us
     if info is not None and not info.ready and (at.room is None or at.room.loading != model):
@@ -112,13 +121,13 @@ def _pour(state: State, owner: Machine, found: list[Candidate], queue: Queue) ->
     jobs = len(queue.held)
     open_ones = [c for c in found if not c.code and not c.cold]
     cold_ones = sorted((c for c in found if not c.code and c.cold), key=lambda c: (c.first_answer_us, c.way.added.link))
-    machines = [owner] + [(c.ready_us, c.job_us) for c in open_ones]
+    machines = [owner] + [(c.ready_us, c.step_us) for c in open_ones]
     counts, last_us, sum_us = earliest_slots(machines, jobs)
     for candidate in cold_ones:
         if candidate.first_answer_us > last_us:
             candidate.code = reasons.COST_REJECTED
             continue
-        wider = [*machines, (candidate.ready_us, candidate.job_us)]
+        wider = [*machines, (candidate.ready_us, candidate.step_us)]
         counts2, last2_us, sum2_us = earliest_slots(wider, jobs)
         candidate.code = _opens(state, candidate, counts2[-1], (sum_us - sum2_us, last_us - last2_us), queue)
         if not candidate.code:
@@ -144,7 +153,7 @@ def _opens(state: State, candidate: Candidate, jobs: int, saved: tuple[int, int]
         switch_us=candidate.switch_us,
         back_us=candidate.back_us,
         job_us=candidate.job_us,
-        jobs=jobs,
+        jobs=-(-jobs // candidate.at_once),  # that many one after another
         saved_us=saved[0],
         sooner_us=saved[1],
         few=queue.lendable < FEW_LENDABLE,
@@ -160,11 +169,14 @@ def _opens(state: State, candidate: Candidate, jobs: int, saved: tuple[int, int]
 
 
 def _grant(state: State, candidate: Candidate, owner_job_us: int) -> None:
-    """Set the slots: enough to cover the turnaround, two where the helper is at least as fast, never more than it can give."""
-    tenth = candidate.job_us // 10
-    wanted = 1 + max(0, -((tenth - candidate.turn_us) // candidate.job_us))  # rounded up
-    if candidate.job_us <= owner_job_us:
-        wanted = max(wanted, 2)
+    """Set the slots: what it works on at once and enough to cover the turnaround, never more than it can give.
+
+    One more than it works on where the helper is at least as fast.
+    """
+    tenth = candidate.step_us // 10
+    wanted = candidate.at_once + max(0, -((tenth - candidate.turn_us) // candidate.step_us))  # rounded up
+    if candidate.step_us <= owner_job_us:
+        wanted = max(wanted, candidate.at_once + 1)
     candidate.slots = min(
         wanted,
         min(candidate.quota, candidate.lendable) + candidate.out,

@@ -10,12 +10,12 @@ from domain.estimates import rest_us
 from domain.events import ModelInfo
 from domain.ids import ModelId, NodeId, RequestId
 from domain.master import breaker, rooms, slots
-from domain.master.control import lane_rules
+from domain.master.control import depth, lane_rules
 from domain.master.fits import FitRules, cost_us, unit_q64
 from domain.master.leases import is_live
 from domain.master.links import Way, ways_to
 from domain.master.queue import Queue
-from domain.master.state import Room, SlotUse, State, owner_key, split_key
+from domain.master.state import Node, Room, SlotUse, State, owner_key, split_key
 
 TURNAROUND_US: Final = 20_000
 """From a slot that falls free to the next lent request in it, where none was measured: one decision and two hops."""
@@ -84,6 +84,13 @@ def place_of(state: State, key: str, name: NodeId, model: ModelId, info: ModelIn
         return Place(name, model, key, room, (model,), (queues.get(key),), ways_to(state, key))
     of_all = [queues.get(owner_key(name, each)) for each in room.models]
     return Place(name, model, key, room, room.models, of_all, ways_to(state, key))
+
+
+def served_at_once(state: State, node: Node | None, info: ModelInfo | None) -> int:
+    """Return how many requests a model's engine works on at a time: no more than it gets, which is the scheduling depth."""
+    if node is None or info is None:
+        return 1
+    return max(1, min(info.slots, depth(state.control, node.depth)))
 
 
 class Machine(msgspec.Struct, frozen=True, gc=False):

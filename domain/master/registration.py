@@ -38,6 +38,7 @@ def open_incarnation(state: State, name: NodeId, node: Node, incarnation: Incarn
     node.pseq = 0
     node.incomplete = node.late = node.draining = False
     node.not_accepting = {}
+    node.since_us, node.borrowed, node.rooms = state.now_us, {}, {}
     node.parts, node.part = [], 0
     if node.silent_us:
         node.silent_us = 0
@@ -70,13 +71,16 @@ def _orphan_all(state: State, key: str) -> None:
 
 
 def registered(state: State, name: NodeId, fact: Registered) -> None:
-    """Take what the node says of itself."""
+    """Take what the node says of itself.
+
+    The same process may say it again, where an engine that came up has another context window: it has idled and failed as
+    before, and what its runtimes do goes on.
+    """
     node = state.nodes[name]
     node.url = fact.url
     node.depth = fact.depth
     _forget_models(state, name, node, {model.id for model in fact.models})
     node.models = {model.id: model for model in fact.models}
-    node.since_us, node.borrowed = state.now_us, {}
     rooms.furnish(node)
     for model in sorted(node.models):
         state.refit[owner_key(name, model)] = ""
@@ -96,6 +100,7 @@ def _forget_models(state: State, name: NodeId, node: Node, served: set[ModelId])
         if key in state.breakers:
             state.failing[key] = ""
         node.not_accepting.pop(model, None)
+        node.borrowed.pop(model, None)
         queue = state.queues.get(key)
         if queue is not None and not (queue.held or queue.engine or queue.lent):
             del state.queues[key]

@@ -60,8 +60,11 @@ def entered(node: Node, model: ModelId) -> Room | None:
 
 
 def furnish(node: Node) -> None:
-    """Begin the rooms anew, as a registration states them: of models that share one the first that says so is in."""
-    node.rooms = {}
+    """Take the rooms as a registration states them: of models that share one the first that says so is in.
+
+    What a process did before it registered again is remembered of runtimes whose models are the same.
+    """
+    before, node.rooms = node.rooms, {}
     for model in sorted(node.models):
         info = node.models[model]
         if info.runtime:
@@ -69,8 +72,25 @@ def furnish(node: Node) -> None:
             room.models.append(model)
             if info.ready and not room.resident:
                 room.resident = model
+    _go_on(node, before)
     for room in node.rooms.values():
         _tell_models(node, room)
+
+
+def _go_on(node: Node, before: dict[str, Room]) -> None:
+    """Let the runtimes that a process had before it registered again do what they did; what they hold is as it says now."""
+    alone = {room_name(info): model for model, info in sorted(node.models.items()) if not info.runtime}
+    for name, old in sorted(before.items()):
+        room = node.rooms.get(name)
+        if room is None and name in alone:
+            room = node.rooms[name] = Room(models=[alone[name]])
+            room.resident = alone[name] if node.models[alone[name]].ready else NONE
+        if room is None or room.models != old.models:
+            continue
+        room.own_us, room.freed_us, room.began_us = old.own_us, old.freed_us, old.began_us
+        room.displaced = old.displaced if old.displaced != room.resident else NONE
+        if old.loading and not room.resident:
+            room.loading, room.since_us, room.cause = old.loading, old.since_us, old.cause
 
 
 def _tell_models(node: Node, room: Room) -> None:

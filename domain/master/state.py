@@ -18,7 +18,7 @@ from domain.ids import Incarnation, LinkId, ModelId, NodeId, RequestId
 from domain.master.fits import Fit
 from domain.master.queue import Queue
 
-POLICY: Final = "water-2"
+POLICY: Final = "water-3"
 """The rules that this code decides by. A change of a rule, of a field that rules read, or of a tag is a new policy."""
 STAMP_STEP_US_MAX: Final = 60_000_000
 """A gap between two stamps counts at most this much, so that a stepped server clock cannot rush domain time."""

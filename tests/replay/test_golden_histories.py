@@ -17,11 +17,11 @@ from tests.support import golden
 from tests.support.history import CLUSTER, SECRET
 
 END = {
-    "water-2": {
-        "random": "b9e6e6358b1ed46f84930737fbfb4122",
-        "realistic": "d6f3aa348828f11b16644760795cf1cf",
-        "rules": "031431713e03d72cc3e902958ef8254d",
-        "switch": "009b1bbcb09abfec7a9f39e9a4588cc5",
+    "water-3": {
+        "random": "43f217eb06536a3f0cc780d6630e3928",
+        "realistic": "77c486b3eecdf356fed0be873ead0854",
+        "rules": "bae81a6329c3cfb152c4784396f34041",
+        "switch": "56e32bea7b71980c3ce74f5374f3e52b",
     },
 }
 """By policy: digest of the state at the end, its layout included."""

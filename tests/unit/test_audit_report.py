@@ -18,7 +18,7 @@ def a_report() -> Report:
         source="stream nats://here",
         commits=41,
         last_version=41,
-        policies={"water-2": 41},
+        policies={"water-3": 41},
         versions={"0.1.0": 2},
         producers={"studio": Chain(facts=12, incarnations=1, missing=3)},
         checkpoints=[
@@ -37,7 +37,7 @@ def test_as_text_it_names_range_counts_policies_checkpoints_keys_and_both_sides_
         "audit verify: 41 commits, 1 differences, 3 facts numbered by their nodes and never stored",
         "stored: now_us 7",
         "decided again: now_us 8",
-        "water-2: 41",
+        "water-3: 41",
         "0.1.0: 2",
         "1f0c-77aa: UABC",
         "version 9: ab signed 2026-09-21",
