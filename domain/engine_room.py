@@ -86,10 +86,10 @@ class EngineRoom:
         )
         self._restore.delay_us, self._restore.keep = delay_us, keep_while_likely
 
-    def begin(self, resident: ModelId | None, now_us: int) -> list[Output]:
-        """Say what is loaded at the start; None if nothing is."""
+    def begin(self, resident: ModelId | None, now_us: int, *, starting: ModelId | None = None) -> list[Output]:
+        """Say what is loaded at the start; None if nothing is. `starting`: what the node loads by itself from now on."""
         self.resident, self._since_us = resident, now_us
-        self._restore.begin(now_us)
+        self._restore.begin(now_us, starting)
         return self.tick(now_us)
 
     def loaded(self, model: ModelId, load_us: int, now_us: int) -> list[Output]:
@@ -249,7 +249,7 @@ class EngineRoom:
     def engine_is_up(self, member: Machines, now_us: int, out: list[Output]) -> None:
         """The engine of `member` came up by itself: it is the loaded model, if none is and none is being loaded."""
         if self.resident is None and self.loading is None:
-            self.resident, self._since_us = member.model, now_us
+            self.resident, self._since_us, self._restore.starting = member.model, now_us, None
             self._loads.came_up(member.model)
             if member.model == self.displaced:
                 self._forget_restore("loaded", out)

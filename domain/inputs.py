@@ -50,6 +50,15 @@ class NewRequest(msgspec.Struct, frozen=True, kw_only=True):
     """It holds an image."""
 
 
+class NewSize(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known by now of a request that came before its model was measured."""
+
+    est_tokens: int = 0
+    """0: still unknown. One that is known already stays."""
+    work: int = 0
+    """Micro-units; 0: as it was stated."""
+
+
 class EngineResult(msgspec.Struct, frozen=True, kw_only=True):
     """How a request left the own engine, well or badly; also after `CancelEngine`."""
 
@@ -63,6 +72,11 @@ class EngineResult(msgspec.Struct, frozen=True, kw_only=True):
     """Why it is not complete: engine_failed (default), engine_timeout, ..."""
     tokens_in: int = 0
     tokens_out: int = 0
+    work: int = 0
+    """What the request is estimated at by now, in the unit of requests that come now (micro-units); 0: as it was stated.
+
+    An estimate all the same, not what was counted: a price is of what can be known before.
+    """
 
 
 class LendResult(msgspec.Struct, frozen=True, kw_only=True):

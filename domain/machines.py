@@ -64,7 +64,7 @@ class Machines:
 
     def may_start(self, now_us: int) -> bool:
         """Tell whether the engine takes one more request of this model now."""
-        limit = self.depth if self.owner.enrolled else self.config.slots
+        limit = self.depth if self.linked else self.config.slots
         return len(self.pipe) < limit and not self.paused and (self.room is None or self.room.serves(self, now_us))
 
     def why_closed(self) -> str:

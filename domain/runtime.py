@@ -19,7 +19,7 @@ from domain.actions import Action, Dispatch, Lend, OrderKey, Output, Refuse, Ref
 from domain.events import DeskState, QueueState
 from domain.events.decision import LeaseChecked, LeaseEvent, LinkWord
 from domain.ids import LeaseId, LinkId, RequestId
-from domain.inputs import BorrowOffer, EngineResult, LendFailure, LendResult, NewRequest, RuntimeConfig
+from domain.inputs import BorrowOffer, EngineResult, LendFailure, LendResult, NewRequest, NewSize, RuntimeConfig
 from domain.machines import Machines
 from domain.owner.queue import may_run_again
 from domain.owner.request import OwnRequest
@@ -35,6 +35,7 @@ __all__ = [
     "LendResult",
     "ModelRuntime",
     "NewRequest",
+    "NewSize",
     "Output",
     "Refuse",
     "RuntimeConfig",
@@ -84,13 +85,13 @@ class ModelRuntime(Machines):
             room.own_came(self.model, now_us, out)
         return self.settle(now_us, out)
 
-    def resize(self, tokens: Mapping[RequestId, int], now_us: int) -> list[Output]:
-        """Say `est_tokens` of requests that came without it (0), the first thousand of them in order of arrival.
+    def resize(self, sizes: Mapping[RequestId, NewSize], now_us: int) -> list[Output]:
+        """Say what is known by now of requests that came before it was, of the first thousand of them in order of arrival.
 
         What is held is stated again with it, and may go where a window is stated now. Others and unknown ones state nothing.
         """
         out: list[Output] = []
-        self.owner.resize(tokens, now_us, out)
+        self.owner.resize(sizes, now_us, out)
         return self.settle(now_us, out)
 
     def client_gone(self, request: RequestId, now_us: int) -> list[Output]:
@@ -291,9 +292,10 @@ class ModelRuntime(Machines):
         return self.settle(now_us, [])
 
     def set_lending(self, ttl_us: int, streams: bool, now_us: int) -> list[Output]:  # noqa: FBT001  # the setting itself
-        """Change `offload_lease_ttl` and `offload_streams`."""
-        self.owner.set_lending(ttl_us, streams=streams)
-        return self.settle(now_us, [])
+        """Change `offload_lease_ttl` and `offload_streams`; streams that are held follow it."""
+        out: list[Output] = []
+        self.owner.set_lending(ttl_us, now_us, out, streams=streams)
+        return self.settle(now_us, out)
 
     def tick(self, now_us: int) -> list[Output]:
         """Do what is due at `now_us`: lease ends, wait bounds, cut-offs, releases, the sign of life."""

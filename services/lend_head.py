@@ -49,6 +49,8 @@ class LendHead(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     """Of the engine's API."""
     work: _Work
+    rough: bool = False
+    """The owner has measured nothing yet: `work` is a guess, in another unit than that of requests that come later."""
     remaining_ms: _Milliseconds
     size_bytes: int
     body_sha256: str

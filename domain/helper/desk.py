@@ -169,7 +169,7 @@ class HelperDesk:
                 owner=offer.owner,
                 link=offer.link,
                 lease=offer.lease,
-                work=offer.work,
+                work=result.work or offer.work,
                 service_us=left.service_us,
                 load_us=borrowed.load_us,
                 status=result.status if answered else _NO_ANSWER,

@@ -12,6 +12,11 @@ _AGAIN_US = 100_000
 """Who finds the node busy looks again no sooner."""
 _NEVER_US, _NEVER_FACTOR = 60_000_000, 10
 """Without any own request yet, the next one is expected after ten times the idle time and a minute."""
+_KEEP_PAUSES, _KEEP_US_MAX = 16, 86_400_000_000
+"""A borrowed model is kept for so many times the longest pause between its visits, and for a day, at most.
+
+Both rates fall alike while nothing comes, so they alone would keep it for ever.
+"""
 
 
 class Restore:
@@ -34,19 +39,25 @@ class Restore:
         """When a borrowed request last came or left."""
         self._last_own_us: int | None = None
         self._began_us = 0
+        self.starting: ModelId | None = None
+        """What the node itself loads at its start, until that load has ended or another has taken its place."""
 
-    def begin(self, now_us: int) -> None:
+    def begin(self, now_us: int, starting: ModelId | None) -> None:
         """Count idle time from now."""
-        self._began_us = now_us
+        self._began_us, self.starting = now_us, starting
 
-    def displace(self, model: ModelId | None) -> None:
-        """Note what a load for borrowed work drives out: the first of a run is restored, if a link of the run says so."""
+    def displace(self, leaving: ModelId | None) -> None:
+        """Note what a load for borrowed work drives out: the first of a run is restored, if a link of the run says so.
+
+        A load of the node's own that it breaks off counts as what is loaded: it would be, but for the borrowed work.
+        """
         if self.displaced is None:
-            self.displaced, self.wanted = model, False
+            self.displaced, self.wanted = leaving or self.starting, False
+        self.starting = None
 
     def forget(self) -> None:
         """Note that the run is over: what it displaced is back, or the node's own work chose another model."""
-        self.displaced, self.due_us = None, None
+        self.displaced, self.due_us, self.starting = None, None, None
         self.wanted = self.at_once = False
 
     def schedule(self, now_us: int) -> None:
@@ -78,11 +89,15 @@ class Restore:
     def keeps(self, now_us: int, switch_us: int, back_us: int) -> bool:
         """Tell whether the borrowed model stays: its next visit, by the switch, is likelier than the next own by the way back.
 
-        visits a second x `switch_us` > own requests a second x `back_us`, multiplied out. Before a second visit: no.
+        visits a second x `switch_us` > own requests a second x `back_us`, multiplied out. Before a second visit: no. Nor once
+        none has come for 16 times the longest pause between the last visits, or for a day.
         """
         if not self.keep or not self._visits or self._last_borrow_us is None:
             return False
-        visits_us = sum(self._visits) + now_us - self._last_borrow_us
+        quiet_us = now_us - self._last_borrow_us
+        if quiet_us >= min(_KEEP_PAUSES * max(self._visits), _KEEP_US_MAX):
+            return False
+        visits_us = sum(self._visits) + quiet_us
         own, own_us = self._own_rate(now_us)
         return len(self._visits) * switch_us * own_us > own * back_us * visits_us
 

@@ -10,7 +10,7 @@ import msgspec
 from domain.actions import CancelEngine, Dispatch, Output, Refuse
 from domain.events import Fact
 from domain.ids import RequestId
-from domain.inputs import EngineResult, LendResult, NewRequest, RuntimeConfig
+from domain.inputs import EngineResult, LendResult, NewRequest, NewSize, RuntimeConfig
 from domain.owner.drain_rate import DrainRate
 from domain.owner.facts import FactMaker
 from domain.owner.held import HeldQueue
@@ -18,6 +18,7 @@ from domain.owner.request import OwnRequest
 from domain.pipe import Left
 
 _NO_ANSWER = 502
+STREAMING_OFF = "streaming_off"
 _RESIZE_AT_MOST = 1_000
 """Requests stated again in one input."""
 _RETRY_LOAD_S = 30
@@ -70,10 +71,30 @@ class Custody:
             )
         )
 
-    def set_lending(self, ttl_us: int, *, streams: bool) -> None:
-        """Change `offload_lease_ttl`, and whether a stream that comes from now on may be lent."""
-        if (ttl_us, streams) != (self._config.lease_ttl_us, self._config.offload_streams):
-            self._config = msgspec.structs.replace(self._config, lease_ttl_us=ttl_us, offload_streams=streams)
+    def set_lending(self, ttl_us: int, now_us: int, out: list[Output], *, streams: bool) -> None:
+        """Change `offload_lease_ttl`, and whether streams may be lent; those that are held are stated again.
+
+        A stream that came while it was off may be lent once it is on: it was kept for the setting alone.
+        """
+        if (ttl_us, streams) == (self._config.lease_ttl_us, self._config.offload_streams):
+            return
+        self._config = msgspec.structs.replace(self._config, lease_ttl_us=ttl_us, offload_streams=streams)
+        for own in self._held.in_order():
+            if self._judge_stream(own):
+                self._held.put(own)
+                if self.enrolled:
+                    self._say(self._facts.held(own, self.held), now_us, out)
+
+    def _judge_stream(self, own: OwnRequest) -> bool:
+        """Follow `offload_streams`; tell whether that changed whether `own` may be lent."""
+        if own.not_lendable == STREAMING_OFF and self._config.offload_streams:
+            own.not_lendable = _not_lendable(own.new, self._config)
+            own.lendable = not own.not_lendable
+            return True
+        if own.lendable and own.new.streaming and not self._config.offload_streams:
+            own.keep_from_lending(STREAMING_OFF)
+            return True
+        return False
 
     def arrive(self, new: NewRequest, now_us: int, *, behind: int, behind_load: bool) -> OwnRequest:
         """Take custody of `new`. It has no place yet: `start` or `hold` it next.
@@ -100,19 +121,20 @@ class Custody:
     def hold(self, request: OwnRequest, now_us: int, out: list[Output]) -> None:
         """Hold `request`, at its place in the order of arrival."""
         request.place, request.since_us = "held", now_us
+        self._judge_stream(request)
         self._held.put(request)
         if self.enrolled:
             self._say(self._facts.held(request, self.held), now_us, out)
 
-    def resize(self, tokens: Mapping[RequestId, int], now_us: int, out: list[Output]) -> None:
-        """Take the estimates of requests that came without one; those that are held are stated again.
+    def resize(self, sizes: Mapping[RequestId, NewSize], now_us: int, out: list[Output]) -> None:
+        """Take what is known by now of requests that came before it was; those that are held are stated again.
 
-        Their work stays as it was: the engine's speed was measured by work that was stated in the same way.
+        Their work too: what is measured from now on is stated in the unit that the answers gave, and so must be what waits.
         """
-        known = [own for request in tokens if (own := self._requests.get(request)) is not None]
-        unsized = [own for own in known if not own.new.est_tokens and tokens[own.new.request] > 0]
-        for own in sorted(unsized, key=lambda own: own.seq)[:_RESIZE_AT_MOST]:
-            own.new = msgspec.structs.replace(own.new, est_tokens=tokens[own.new.request])
+        known = [own for request in sizes if (own := self._requests.get(request)) is not None]
+        resized = [(own, new) for own in known if (new := _resized(own.new, sizes[own.new.request])) != own.new]
+        for own, new in sorted(resized, key=lambda pair: pair[0].seq)[:_RESIZE_AT_MOST]:
+            own.new = new
             if own.place == "held" and self.enrolled:
                 self._say(self._facts.held(own, self.held), now_us, out)
 
@@ -145,6 +167,8 @@ class Custody:
     ) -> None:
         """`request` left the engine: it ends here, unless it provably never started; then it is held again."""
         own = self._requests[request]
+        if result.work:
+            own.new = msgspec.structs.replace(own.new, work=result.work)
         own.began_us = left.began_us
         self._in_engine -= 1
         if own.gone:
@@ -241,9 +265,13 @@ class Custody:
         self._say(terminal, now_us, out)
 
 
+def _resized(new: NewRequest, size: NewSize) -> NewRequest:
+    return msgspec.structs.replace(new, est_tokens=new.est_tokens or size.est_tokens, work=size.work or new.work)
+
+
 def _not_lendable(new: NewRequest, config: RuntimeConfig) -> str:
     if not new.lendable:
         return new.not_lendable or "request"
     if new.streaming and not config.offload_streams:
-        return "streaming_off"
+        return STREAMING_OFF
     return "" if new.replayable else "not_replayable"

@@ -181,7 +181,10 @@ class Desk:
         self, call: Call, head: LendHead, served: Served, ticket: Ticket, read: ReadRequest, client: ClientAnswer
     ) -> None:
         work = Work(
-            read=read, path=head.path, headers={**to_engine(call.request.headers), "x-request-id": head.request}
+            read=read,
+            path=head.path,
+            headers={**to_engine(call.request.headers), "x-request-id": head.request},
+            measured=lambda result: served.sizes.work_of_lent(read, result) if head.rough else 0,
         )
         client.extra[lend_head.OUTCOME] = "answered"
         if ticket.load_us:

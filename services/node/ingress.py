@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -16,7 +17,7 @@ from adapters.http.server import Call
 from domain.actions import Action, CancelEngine, CancelLend, Dispatch, Lend, Refuse
 from domain.catalogue.work import PICTURE_LANES
 from domain.ids import ModelId, NodeId
-from domain.inputs import NewRequest
+from domain.inputs import EngineResult, NewRequest
 from services.node.own_work import Served, Work, run_on_own_engine
 from services.node.serving import as_error
 from services.node.ticket import Ticket
@@ -28,7 +29,10 @@ class LendRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     action: Lend
     work: Work
-    new: NewRequest
+    units: int
+    """Its work as it is estimated now (micro-units)."""
+    rough: bool
+    """Nothing was measured yet: that is a guess."""
 
 
 class Lender(Protocol):
@@ -94,6 +98,7 @@ class Ingress:
             path=call.path,
             headers=headers,
             ask_usage=read.stream and not read.stream_options and served.sizes.would_learn(read),
+            measured=partial(_measured, served, read),
         )
         ticket = served.serving.submit(new)
         if read.stream:
@@ -115,12 +120,14 @@ class Ingress:
                 case Dispatch():
                     result = await run_on_own_engine(served, ticket, work, client, served.serving.client_gone)
                     if result.complete:
-                        served.sizes.learn(work.read, result)
-                        if sizes := served.sizes.sized():
-                            served.serving.resize(sizes)
                         return
                 case Lend() as action:
-                    lend = LendRequest(action=action, work=work, new=new)
+                    lend = LendRequest(
+                        action=action,
+                        work=work,
+                        units=served.sizes.work_by_now(work.read) or new.work,
+                        rough=served.sizes.is_rough,
+                    )
                     if await self._lender.lend(served, ticket, lend, client):
                         return
                 case Refuse() as refuse:
@@ -141,6 +148,14 @@ class Ingress:
             span.set("leaseway.wait_reason", "helper" if ticket.was_kept else "slot")
             span.set("leaseway.next", type(action).__name__.lower())
             return action
+
+
+def _measured(served: Served, read: ReadRequest, result: EngineResult) -> int:
+    """Learn from an answer, tell what else follows from it, and return the request's own work by now."""
+    served.sizes.learn(read, result)
+    if sizes := served.sizes.sized():
+        served.serving.resize(sizes)
+    return served.sizes.work_by_now(read)
 
 
 def _check_lane(path: str, served: Served) -> None:

@@ -42,6 +42,8 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     """Those that the engine gets."""
     ask_usage: bool = False
     """Have the engine state what a stream used; the client is not told."""
+    measured: Callable[[EngineResult], int]
+    """Told how the request left the engine, before its machines are; says what its work is by now (EngineResult.work)."""
 
 
 async def run_on_own_engine(
@@ -63,7 +65,7 @@ async def run_on_own_engine(
         gone(ticket.request)
         raise
     finally:
-        served.serving.engine_finished(ticket.request, result)
+        served.serving.engine_finished(ticket.request, msgspec.structs.replace(result, work=work.measured(result)))
     if result.not_started or not result.complete:
         served.life.suspect()
     return result

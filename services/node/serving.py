@@ -14,7 +14,7 @@ from domain.events import BorrowFinished, BorrowReturned, BorrowStarted, Fact, K
 from domain.events.base import EventBody
 from domain.events.decision import LeaseEvent, LinkWord
 from domain.ids import LeaseId, LinkId, ModelId, RequestId
-from domain.inputs import BorrowOffer, EngineResult, LendFailure, LendResult, NewRequest, RuntimeConfig
+from domain.inputs import BorrowOffer, EngineResult, LendFailure, LendResult, NewRequest, NewSize, RuntimeConfig
 from domain.ports import Clock
 from domain.runtime import ModelRuntime
 from services.config import NodeModel
@@ -84,9 +84,9 @@ class ModelServing:
         self.do(self._runtime.submit(new, self._now()))
         return ticket
 
-    def resize(self, tokens: Mapping[RequestId, int]) -> None:
-        """Tell the estimates of requests that came before there was one."""
-        self.do(self._runtime.resize(tokens, self._now()))
+    def resize(self, sizes: Mapping[RequestId, NewSize]) -> None:
+        """Tell what is known by now of requests that came before it was."""
+        self.do(self._runtime.resize(sizes, self._now()))
 
     def client_gone(self, request: RequestId) -> None:
         """Tell that the client has closed its connection."""

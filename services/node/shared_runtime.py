@@ -70,9 +70,10 @@ class SharedRuntime:
 
     async def run(self) -> None:
         """Load and watch until cancelled."""
-        self._do(self.room.begin(None, self._clock.monotonic_us()))
+        served = self._first()
+        self._do(self.room.begin(None, self._clock.monotonic_us(), starting=served.serving.id))
         try:
-            await self._start_up()
+            await self._start_up(served)
             while True:
                 if self._order is None:
                     await self._watch()
@@ -89,10 +90,13 @@ class SharedRuntime:
             self._timer.cancel()
             self._timer = None
 
-    async def _start_up(self) -> None:
-        """Load the model that is to be there at the start, again if it fails; an order of the room ends the attempt."""
+    def _first(self) -> Served:
+        """Return the model that is to be there at the start."""
         first = next((served for served in self._members.values() if served.serving.model.startup), None)
-        served = first or next(iter(self._members.values()))
+        return first or next(iter(self._members.values()))
+
+    async def _start_up(self, served: Served) -> None:
+        """Load the first model, again if it fails; an order of the room ends the attempt."""
         model = served.serving.id
         for failures in itertools.count():
             self._state(LoadStarted(model=model, cause="own"))

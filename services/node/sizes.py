@@ -5,10 +5,10 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from adapters.http.body import ReadRequest
-from domain.catalogue.tokens import WINDOW, TokenProfile
-from domain.catalogue.work import work_of
+from domain.catalogue.tokens import WINDOW, Measure, TokenProfile
+from domain.catalogue.work import TOKEN_LANES, text_work, work_of
 from domain.ids import RequestId
-from domain.inputs import EngineResult, NewRequest
+from domain.inputs import EngineResult, NewRequest, NewSize
 from domain.ports import Clock
 
 _LENT_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -21,12 +21,16 @@ _LEARN_US: Final = 100_000
 """Of traffic that is denser than one answer in this time a part is measured: it says the same, and costs nothing then."""
 
 
-class _Unsized(NamedTuple):
-    """What an estimate is made from."""
+class _Asked(NamedTuple):
+    """What an estimate of tokens is made from."""
 
     text_bytes: int
     max_tokens: int | None
     image_tokens: int
+
+
+def _asked(read: ReadRequest) -> _Asked:
+    return _Asked(read.text_bytes, read.max_tokens, read.image_tokens)
 
 
 class Sizes:
@@ -38,25 +42,27 @@ class Sizes:
         self.profile = TokenProfile()
         self._measure = self.profile.measure()
         self._learn_from_us = 0
-        self._unsized: dict[RequestId, _Unsized] = {}
+        self._unsized: dict[RequestId, _Asked] = {}
         """Open requests that came before there was an estimate, in order of arrival."""
+        self._told_first = False
+        """The works of open requests were told after the first sample, which makes a token of what was a guess."""
 
     def describe(self, request: RequestId, read: ReadRequest) -> NewRequest:
         """Return what there is to say of a request; `forget` it when it ends.
 
         `est_tokens` is 0 while nothing is measured: then nobody knows, and `sized` tells it later.
         """
-        text_bytes = read.text_bytes
-        asked = _Unsized(text_bytes, read.max_tokens, read.image_tokens)
+        asked = _asked(read)
         est_tokens = self._estimate(asked)
         if not est_tokens:
             self._unsized[request] = asked
-        expected = self._measure.expected(text_bytes, read.max_tokens) + read.image_tokens
         size_bytes = len(read.body)
         why = "too_large" if size_bytes > _LENT_BYTES_MAX else ""
         return NewRequest(
             request=request,
-            work=work_of(self._lane, tokens=expected, picture=read.picture, size_bytes=size_bytes),
+            work=work_of(
+                self._lane, tokens=_expected(self._measure, asked), picture=read.picture, size_bytes=size_bytes
+            ),
             size_bytes=size_bytes,
             est_tokens=est_tokens,
             streaming=read.stream,
@@ -74,26 +80,70 @@ class Sizes:
 
     def learn(self, read: ReadRequest, result: EngineResult) -> None:
         """Take what the model's own engine stated of a request that it answered; it may have stated nothing."""
-        # an engine that counts says at least one token of a prompt; without that it did not count
-        if result.status != 200 or result.tokens_in <= 0 or not self.would_learn(read):
-            return
-        self._learn_from_us = self._clock.monotonic_us() + _LEARN_US
-        tokens_in = max(result.tokens_in, -(-read.text_bytes // _BYTES_PER_TOKEN_MAX))
-        self.profile.learn(read.text_bytes, tokens_in, result.tokens_out)
-        self._measure = self.profile.measure()
+        if self.would_learn(read) and _teach(self.profile, read, result):
+            self._learn_from_us = self._clock.monotonic_us() + _LEARN_US
+            self._measure = self.profile.measure()
 
-    def sized(self) -> dict[RequestId, int]:
-        """Return the estimates of open requests that had none when they came: each once, a thousand at a time; empty before."""
-        if not self.profile.measured:
+    @property
+    def is_rough(self) -> bool:
+        """Whether work is guessed still: another unit than the one that the first answer will give."""
+        return self._lane in TOKEN_LANES and not self.profile.ratio_logs
+
+    def work_by_now(self, read: ReadRequest) -> int:
+        """Return the work that `read` would be stated at now (micro-units); 0 where that is what it was stated at."""
+        return self._work(_asked(read)) if self._lane in TOKEN_LANES else 0
+
+    def work_of_lent(self, read: ReadRequest, result: EngineResult) -> int:
+        """Return the work of a lent request whose owner had only guessed it (micro-units); 0 if it is not known here either.
+
+        The answer itself is the first sample then, as it is at an owner.
+        """
+        if self._lane not in TOKEN_LANES:
+            return 0
+        profile = TokenProfile()
+        _teach(profile, read, result)
+        if profile.ratio_logs:
+            return text_work(_expected(profile.measure(), _asked(read)))
+        return 0 if self.is_rough else self.work_by_now(read)
+
+    def sized(self) -> dict[RequestId, NewSize]:
+        """Return what is known by now of open requests that came before it was, a thousand at a time; empty before.
+
+        Their estimates each once. Their works with these, and of the first thousand after the very first sample too.
+        """
+        if self.profile.measured:
+            first = list(islice(self._unsized, _TOLD_AT_MOST))
+            return {request: self._new_size(self._unsized.pop(request)) for request in first}
+        if self._told_first or self.is_rough:
             return {}
-        first = list(islice(self._unsized, _TOLD_AT_MOST))
-        return {request: self._estimate(self._unsized.pop(request)) for request in first}
+        self._told_first = True
+        return {request: self._new_size(asked) for request, asked in islice(self._unsized.items(), _TOLD_AT_MOST)}
 
     def forget(self, request: RequestId) -> None:
         """Take note that a request has ended."""
         self._unsized.pop(request, None)
 
-    def _estimate(self, asked: _Unsized) -> int:
+    def _new_size(self, asked: _Asked) -> NewSize:
+        return NewSize(est_tokens=self._estimate(asked), work=self._work(asked) if self._lane in TOKEN_LANES else 0)
+
+    def _work(self, asked: _Asked) -> int:
+        return text_work(_expected(self._measure, asked))
+
+    def _estimate(self, asked: _Asked) -> int:
         """Return the tokens that a request surely does not exceed; 0 while nobody knows."""
         estimate = self._measure.estimate(asked.text_bytes, asked.max_tokens, self._reserve())
         return estimate + asked.image_tokens if estimate is not None else 0
+
+
+def _expected(measure: Measure, asked: _Asked) -> int:
+    return measure.expected(asked.text_bytes, asked.max_tokens) + asked.image_tokens
+
+
+def _teach(profile: TokenProfile, read: ReadRequest, result: EngineResult) -> bool:
+    """Let `profile` learn from an answer to `read`; tell whether there was something to learn."""
+    # an engine that counts says at least one token of a prompt; without that it did not count
+    if result.status != 200 or not result.complete or result.tokens_in <= 0 or read.images:
+        return False
+    tokens_in = max(result.tokens_in, -(-read.text_bytes // _BYTES_PER_TOKEN_MAX))
+    profile.learn(read.text_bytes, tokens_in, result.tokens_out)
+    return True

@@ -275,11 +275,12 @@ class Pair(msgspec.Struct, kw_only=True):
 
 
 @contextlib.asynccontextmanager
-async def switching(**more: object) -> AsyncIterator[Pair]:
+async def switching(own: NodeModel | None = None, **more: object) -> AsyncIterator[Pair]:
+    """Give the two; an `own` model that is stated is being loaded still."""
     async with (
         odd_server() as engine,
         local_node([model_at(engine.url)], name="n1", depth=1) as owner,
-        local_node([started("own"), started("theirs", **more)], name="n2") as helper,
+        local_node([own or started("own"), started("theirs", **more)], name="n2", up=own is None) as helper,
         client_of(owner) as client,
         client_of(helper) as at_helper,
     ):
@@ -360,6 +361,22 @@ async def test_a_link_that_forbids_loading_gets_its_request_back_unstarted():
         await two.owner.said("lend.returned")
         assert story(two.helper) == ["own wants own", "own in"]
         asking.cancel()
+
+
+async def test_borrowed_work_that_breaks_off_the_first_load_of_a_helpers_own_model_owes_it_that_load():
+    async with switching(own=started("own", command=("sleep", "60"))) as two:
+        await two.helper.said("model.load_started")
+        two.link(load_if_unloaded=True, restore_after_borrow=True)
+        assert await (await two.held()) == (200, "n2")
+        await two.helper.said("model.load_started", 3)
+        assert story(two.helper) == [
+            "own wants own",
+            "borrowed wants theirs",
+            "theirs in",
+            "own is to come back",
+            "theirs out",
+            "restore wants own",
+        ]
 
 
 async def test_without_the_restore_flag_the_borrowed_model_stays():

@@ -156,8 +156,10 @@ async def test_streams_are_lent_as_the_setting_of_the_moment_says():
         two.owner.node.view.apply(SettingCleared(name=PREFIX + "offload_streams"))
         two.owner.node.control_changed()
         second = await two.held(stream=True)
+        set_to(two.owner, "offload_streams", 0)
         held = [fact for fact in two.owner.facts if isinstance(fact, Held)]
-        assert [(fact.lendable, fact.not_lendable) for fact in held[-2:]] == [(False, "streaming_off"), (True, "")]
+        off, on = (False, "streaming_off"), (True, "")
+        assert [(fact.lendable, fact.not_lendable) for fact in held] == [off, on, on, off, off]
         first.cancel()
         second.cancel()
 

@@ -23,11 +23,13 @@ from domain.events import (
     LinkPriced,
 )
 from domain.ids import LeaseId, LinkId, RequestId
-from domain.inputs import EngineResult, LendFailure, LendResult
+from domain.inputs import EngineResult, LendFailure, LendResult, NewSize
 from domain.runtime import ModelRuntime
 from tests.property.runtime_world import LINKS, RETRY_US, WAIT_US, World
 from tests.unit.machine_rig import BACK_LINK, SECOND, TTL, cleared, lease, new, offer, rid, runtime, word
 
+STATED = 1000
+"""The work of each request at its arrival."""
 OFTEN = st.sampled_from([True, True, True, True, False])
 
 
@@ -44,6 +46,9 @@ class RuntimeMachine(RuleBasedStateMachine):
         self.version = 0
         self.answering: dict[str, Lend] = {}
         self.sized: set[RequestId] = set()
+        self.works: dict[str, int] = {}
+        self.streams: set[str] = set()
+        self.streams_on = True
         self.early: dict[LinkId, tuple[Any, OrderKey, int | None]] = {}
         self.call("set_links", list(LINKS), [BACK_LINK])
         for link in LINKS:
@@ -57,6 +62,8 @@ class RuntimeMachine(RuleBasedStateMachine):
         outputs: list[Output] = getattr(self.made, name)(*args, self.world.now_us)
         self.inputs.append((name, (*args, self.world.now_us)))
         self.outputs.append(outputs)
+        if not self.streams_on:
+            assert not [one for one in outputs if isinstance(one, Lent) and one.request in self.streams]
         if before is not None:
             before()
         self.world.see(outputs)
@@ -75,21 +82,35 @@ class RuntimeMachine(RuleBasedStateMachine):
         world, request = self.world, rid(self.numbers)
         world.open.add(request)
         world.behind[request] = sum(world.engine.values())
+        self.streams |= {request} if streaming else set()
         arrival = new(self.numbers, streaming=streaming, replayable=replayable, lendable=lendable)
         self.call("submit", arrival)
         if request not in world.ended:
             assert "waiting" not in world.desk_fold.values(), "own work came and did not get the place"
 
-    @rule(numbers=st.sets(st.integers(1, 40)), tokens=st.integers(0, 2))
-    def resize(self, numbers, tokens):
+    @rule(numbers=st.sets(st.integers(1, 40)), tokens=st.integers(0, 2), work=st.sampled_from([0, 1000, 77]))
+    def resize(self, numbers, tokens, work):
         """The sizes of some become known, of others that are known already, have ended or never came too."""
-        world, sizes = self.world, {rid(number): tokens for number in numbers}
-        may_be_told = world.held & sizes.keys() - self.sized if tokens and world.enrolled else set()
+        world, sizes = self.world, {rid(number): NewSize(est_tokens=tokens, work=work) for number in numbers}
+        is_news = {
+            request: (tokens and request not in self.sized) or (work and work != self.works.get(request, STATED))
+            for request in world.held & sizes.keys()
+        }
         outputs = self.call("resize", sizes)
-        told = [output.request for output in outputs if isinstance(output, Held)]
-        assert sorted(told) == sorted(may_be_told)
-        assert all(output.est_tokens == tokens for output in outputs if isinstance(output, Held))
+        told = [output for output in outputs if isinstance(output, Held)]
+        assert sorted(held.request for held in told) == sorted(
+            r for r, new in is_news.items() if new and world.enrolled
+        )
+        assert all(held.est_tokens for held in told if tokens)
+        assert all(held.work == work for held in told if work)
         self.sized |= sizes.keys() & world.open if tokens else set()
+        self.works |= dict.fromkeys(sizes.keys() & world.open, work) if work else {}
+
+    @rule(on=OFTEN)
+    def let_streams_be_lent(self, on):
+        self.streams_on = on
+        outputs = self.call("set_lending", TTL, on)
+        assert {one.request for one in outputs if isinstance(one, Held)} <= self.streams
 
     @precondition(lambda self: self.world.open)
     @rule(data=st.data())

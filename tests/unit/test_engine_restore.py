@@ -1,9 +1,12 @@
 """What borrowed work drove out of a runtime: when it is loaded back, and when nothing is owed any more."""
 
+from typing import Any
+
 import pytest
 
 from domain.events import (
     BorrowReturned,
+    Loaded,
     RestoreCancelled,
     RestoreScheduled,
 )
@@ -226,3 +229,91 @@ def test_jobs_longer_than_the_delay_that_follow_each_other_at_once_are_one_visit
 
 def test_a_first_visit_is_followed_by_the_plain_delay():
     assert loads(displacing(keep=True).room.tick(11 * SECOND)) == [(A, "restore")]
+
+
+def rarely_asked(pause_us: int, visits: int = 9) -> tuple[Rig, int]:
+    """Return a room with three own requests, then visits of borrowed work `pause_us` apart; and when the last one left."""
+    rig = Rig()
+    for model in (A, B):
+        rig.room.remember_load(model, 20 * SECOND)
+    for minute in range(3):
+        rig.submit(A, minute, minute * 60 * SECOND)
+        rig.done(A, minute, minute * 60 * SECOND + SECOND)
+    now_us = 180 * SECOND
+    for number in range(10, 10 + visits):
+        if loads(rig.borrow(B, number, now_us, restore=True)):
+            rig.room.loaded(B, 20 * SECOND, now_us)
+        rig.done(B, number, now_us + SECOND)
+        now_us += pause_us + SECOND
+    return rig, now_us - pause_us
+
+
+def test_where_own_work_is_rarer_than_borrowed_the_model_is_kept_for_sixteen_of_the_longest_pauses_and_no_longer():
+    rig, left_us = rarely_asked(120 * SECOND)
+    assert loads(rig.room.tick(left_us + 16 * 120 * SECOND - 1)) == []
+    assert restored_after_us(rig, left_us) <= 16 * 120 * SECOND + rig.room.config.restore_delay_us
+
+
+def test_however_long_the_pauses_were_a_model_is_kept_for_a_day_at_most():
+    rig, left_us = rarely_asked(20 * 3600 * SECOND)
+    assert loads(rig.room.tick(left_us + 86_400 * SECOND - 1)) == []
+    assert loads(rig.room.tick(left_us + 86_402 * SECOND)) == [(A, "restore")]
+
+
+# -- a load of the node's own that borrowed work breaks off
+
+
+def starting(**config: Any) -> Rig:
+    """Return a room whose node loads `a` by itself."""
+    rig = Rig(resident=None, restore_delay_us=SECOND, **config)
+    rig.room.begin(None, 0, starting=A)
+    return rig
+
+
+def test_what_the_node_was_loading_at_its_start_is_owed_when_borrowed_work_took_its_place():
+    rig = starting()
+    assert loads(rig.borrow(B, 1, 1, restore=True)) == [(B, "borrowed")]
+    outputs = rig.room.loaded(B, SECOND, SECOND)
+    assert of(outputs, Loaded).displaced == A
+    assert of(rig.done(B, 1, 2 * SECOND), RestoreScheduled).model == A
+    assert restored_after_us(rig, 2 * SECOND) == SECOND
+
+
+def test_without_a_link_that_wants_it_back_the_broken_off_load_is_not_owed():
+    rig = starting()
+    rig.borrow(B, 1, 1)
+    rig.room.loaded(B, SECOND, SECOND)
+    assert facts(rig.done(B, 1, 2 * SECOND), RestoreScheduled) == []
+
+
+def test_if_the_load_in_its_place_fails_the_node_loads_its_own_model():
+    rig = starting()
+    rig.borrow(B, 1, 1)
+    assert loads(rig.room.load_failed(B, "exit 1", SECOND)) == [(A, "restore")]
+
+
+@pytest.mark.parametrize("first", ["up", "replaced"])
+def test_a_first_model_that_has_come_up_or_that_own_work_replaced_is_owed_nothing_later(first):
+    rig = starting()
+    if first == "up":
+        rig.models[A].set_engine_up(True, SECOND)
+    else:
+        rig.submit(B, 1, 1)
+        rig.room.loaded(B, SECOND, SECOND)
+        rig.done(B, 1, 2 * SECOND)
+    there = rig.room.resident
+    assert there is not None
+    rig.models[there].set_engine_up(False, 5 * SECOND)
+    rig.borrow(C, 2, 10 * SECOND, restore=True)
+    rig.room.loaded(C, SECOND, 11 * SECOND)
+    assert facts(rig.done(C, 2, 12 * SECOND), RestoreScheduled) == []
+
+
+def test_borrowed_work_for_the_very_model_that_was_being_loaded_drives_nothing_out():
+    rig = starting()
+    rig.borrow(A, 1, 1, restore=True)
+    outputs = rig.room.loaded(A, SECOND, SECOND)
+    assert of(outputs, Loaded).displaced is None
+    assert facts(outputs, RestoreCancelled) == []
+    assert facts(rig.done(A, 1, 2 * SECOND), RestoreScheduled) == []
+    assert rig.room.displaced is None

@@ -1,6 +1,7 @@
 """Several models in one runtime: whose turn it is, what is loaded for whom, and what goes back."""
 
 from domain.actions import Refuse
+from domain.engine_room import EngineRoom
 from domain.events import (
     Accepting,
     BorrowFinished,
@@ -12,7 +13,10 @@ from domain.events import (
     NotAccepting,
     RestoreCancelled,
 )
-from tests.unit.machine_rig import SECOND, facts, of, offer, rid, told
+from domain.ids import NodeId
+from domain.inputs import RoomConfig, RuntimeConfig
+from domain.runtime import ModelRuntime
+from tests.unit.machine_rig import LINK, OK, SECOND, facts, new, of, offer, rid, told
 from tests.unit.room_rig import LINK_OF, RIVAL_US, A, B, C, Rig, loads
 
 # -- own work
@@ -256,3 +260,20 @@ def test_the_rooms_state_tells_what_is_loaded_loading_and_owed_back():
     rig.borrow(B, 1, 0)
     state = rig.room.state(5)
     assert (state.resident, state.loading, state.loading_us, state.displaced) == (None, B, 5, A)
+
+
+def test_a_model_in_no_link_has_its_own_slots_beside_a_linked_one_whatever_the_depth():
+    room = EngineRoom(RoomConfig(node=NodeId("n1"), runtime="gpu0"))
+    linked = ModelRuntime(RuntimeConfig(node=NodeId("n1"), model=A, runtime="gpu0"))
+    alone = ModelRuntime(RuntimeConfig(node=NodeId("n1"), model=B, runtime="gpu0", slots=4, lane="image"))
+    for made, links in ((linked, (LINK,)), (alone, ())):
+        room.join(made)
+        made.set_links(links, (), 0)
+    room.begin(B, 0)
+    for number in range(8):
+        assert "Held" in told(alone.submit(new(number), number))[0] or number < 4  # it is stated all the same
+    assert alone.counts().in_engine == 4
+    alone.set_links((LINK_OF[B],), (), 10)
+    for number in range(3):
+        alone.engine_finished(rid(number), OK, 20)
+    assert alone.counts().in_engine == 2

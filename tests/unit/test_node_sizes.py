@@ -103,15 +103,16 @@ def test_what_came_before_an_estimate_is_told_its_size_once_if_it_is_still_open(
         sizes.describe(name, read(max_tokens=100))
     sizes.describe(names[3], read(text=[IMAGE], max_tokens=100))  # type: ignore[arg-type]
     sizes.forget(names[0])
-    for samples in (1, 2):
-        assert sizes.sized() == {}
-        sizes.learn(read(max_tokens=100), EngineResult(tokens_in=500, tokens_out=40))
-        assert sizes.profile.measured is (samples == 2)
+    assert sizes.sized() == {}
+    sizes.learn(read(max_tokens=100), EngineResult(tokens_in=500, tokens_out=40))
+    assert {new.est_tokens for new in sizes.sized().values()} == {0}
+    assert sizes.sized() == {}
+    sizes.learn(read(max_tokens=100), EngineResult(tokens_in=500, tokens_out=40))
     told_later = sizes.sized()
     assert list(told_later) == names[1:]
-    assert told_later[names[1]] == told(sizes, max_tokens=100).est_tokens > 0
+    assert told_later[names[1]].est_tokens == told(sizes, max_tokens=100).est_tokens > 0
     image = sizes.describe(REQUEST, read(text=[IMAGE], max_tokens=100))  # type: ignore[arg-type]
-    assert told_later[names[3]] == image.est_tokens > 1024
+    assert told_later[names[3]].est_tokens == image.est_tokens > 1024
     assert sizes.sized() == {}
 
 
@@ -122,3 +123,45 @@ def test_the_sizes_of_a_long_queue_are_told_a_thousand_at_a_time():
     for _ in range(2):
         sizes.learn(read(), EngineResult(tokens_in=500, tokens_out=40))
     assert [len(sizes.sized()) for _ in range(3)] == [1_000, 100, 0]
+
+
+def test_the_first_answer_tells_open_requests_their_work_in_tokens_and_the_second_once_more():
+    sizes = Sizes("text", lambda: 256, SystemClock())
+    name, asked = RequestId(f"req_{2:032x}"), read(max_tokens=100)
+    guessed = sizes.describe(name, asked).work
+    rough = [sizes.is_rough]
+    assert sizes.work_by_now(asked) == guessed
+    for tokens_in in (500, 800):
+        sizes.learn(asked, EngineResult(tokens_in=tokens_in, tokens_out=40))
+        assert sizes.sized()[name].work == sizes.work_by_now(asked) == told(sizes, max_tokens=100).work != guessed
+    rough.append(sizes.is_rough)
+    assert rough == [True, False]
+    assert sizes.sized() == {}
+
+
+def test_the_first_answer_tells_no_more_than_a_thousand_works():
+    sizes = Sizes("text", lambda: 256, SystemClock())
+    for number in range(1_100):
+        sizes.describe(RequestId(f"req_{number:032x}"), read())
+    sizes.learn(read(), EngineResult(tokens_in=500, tokens_out=40))
+    assert [len(sizes.sized()) for _ in range(2)] == [1_000, 0]
+
+
+def test_the_work_of_pictures_has_one_unit_whatever_is_answered():
+    sizes = Sizes("image", lambda: 256, SystemClock())
+    name = RequestId(f"req_{2:032x}")
+    sizes.describe(name, read(size="512x512"))
+    assert not sizes.is_rough
+    for _ in range(2):
+        sizes.learn(read(), EngineResult(tokens_in=500, tokens_out=40))
+        assert {new.work for new in sizes.sized().values()} <= {0}
+    assert sizes.work_by_now(read()) == sizes.work_of_lent(read(), EngineResult(tokens_in=500)) == 0
+
+
+def test_of_a_lent_request_that_its_owner_guessed_the_answer_itself_is_the_first_sample():
+    sizes, asked = Sizes("text", lambda: 256, SystemClock()), read(max_tokens=100)
+    assert abs(sizes.work_of_lent(asked, EngineResult(tokens_in=500, tokens_out=40)) - 540_000_000) <= 2_000_000
+    assert sizes.work_of_lent(asked, EngineResult()) == 0
+    assert not sizes.profile.answers  # it is another node's traffic
+    sizes.learn(asked, EngineResult(tokens_in=300, tokens_out=10))
+    assert sizes.work_of_lent(asked, EngineResult()) == sizes.work_by_now(asked)

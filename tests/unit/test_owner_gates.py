@@ -4,8 +4,8 @@ import pytest
 
 from domain.actions import CancelLend, Lend
 from domain.events import CutOff, Held, LeaseStalled, LendReturned, Lent
-from domain.ids import LeaseId
-from domain.inputs import LendFailure, LendResult
+from domain.ids import LeaseId, RequestId
+from domain.inputs import LendFailure, LendResult, NewSize
 from tests.unit.machine_rig import (
     LINK,
     OTHER_LINK,
@@ -230,25 +230,29 @@ def test_a_snapshot_says_what_the_gates_ask_of_each_request():
 # -- sizes that come later
 
 
+def sized(tokens: dict[int, int]) -> dict[RequestId, NewSize]:
+    return {rid(number): NewSize(est_tokens=count) for number, count in tokens.items()}
+
+
 def test_a_held_request_whose_size_becomes_known_is_stated_again_and_lent_under_a_lease_that_waited_for_it():
     made = runtime()
     for number in range(1, 6):
         made.submit(new(number), 0)
     assert facts(made.take_lease(lease(slots=1, context=4096), order(1), 0, 0), Lent) == []
-    outputs = made.resize({rid(5): 90, rid(4): 4096}, 7)
+    outputs = made.resize(sized({5: 90, 4: 4096}), 7)
     assert told(outputs) == ["Held r4", "Held r5", "Lent r4", "Lend r4"]
     assert [(held.est_tokens, held.work, held.waiting) for held in facts(outputs, Held)] == [
         (4096, 1000, 3),
         (90, 1000, 3),
     ]
-    assert made.resize({rid(5): 91, rid(4): 1}, 8) == []  # each size is told once
+    assert made.resize(sized({5: 91, 4: 1}), 8) == []  # each size is told once
     assert [one.est_tokens for one in made.snapshot(8)[0].requests] == [0, 0, 0, 4096, 90]
 
 
 def test_what_is_not_held_or_not_known_is_not_stated_again_and_has_its_size_when_it_is_held_again():
     made, _ = lending(lease(slots=1), held=1)
-    assert made.resize({rid(1): 50, rid(3): 70, rid(9): 90}, 1) == []
-    assert made.resize({rid(9): 0}, 1) == []
+    assert made.resize(sized({1: 50, 3: 70, 9: 90}), 1) == []
+    assert made.resize(sized({9: 0}), 1) == []
     assert of(made.lend_busy(rid(3), L1, 2), Held).est_tokens == 70
 
 
@@ -256,15 +260,15 @@ def test_a_size_of_nothing_is_none():
     made = runtime()
     for number in range(1, 4):
         made.submit(new(number), 0)
-    assert made.resize({rid(3): 0}, 1) == []
-    assert told(made.resize({rid(3): 1}, 1)) == ["Held r3"]
+    assert made.resize(sized({3: 0}), 1) == []
+    assert told(made.resize(sized({3: 1}), 1)) == ["Held r3"]
 
 
 def test_a_model_in_no_link_states_nothing_of_sizes_and_tells_them_once_it_is_in_one():
     made = runtime(owner=())
     for number in range(1, 3):
         made.submit(new(number), 0)
-    assert made.resize({rid(2): 70}, 1) == []
+    assert made.resize(sized({2: 70}), 1) == []
     outputs = made.set_links([LINK], [], 2)
     assert [(held.request, held.est_tokens) for held in facts(outputs, Held)] == [(rid(2), 70)]
 
@@ -273,6 +277,6 @@ def test_no_more_than_the_first_thousand_are_stated_again_at_once():
     made = runtime(held_max=2_000)
     for number in range(1, 1_103):
         made.submit(new(number), 0)
-    sizes = {rid(number): number for number in range(1_102, 2, -1)}
+    sizes = sized({number: number for number in range(1_102, 2, -1)})
     assert [held.est_tokens for held in facts(made.resize(sizes, 1), Held)] == list(range(3, 1_003))
     assert [held.est_tokens for held in facts(made.resize(sizes, 2), Held)] == list(range(1_003, 1_103))
