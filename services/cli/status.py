@@ -48,7 +48,15 @@ async def _status(place: Here, out: Output) -> int:
         note(
             "the master does not answer: no new leases, every node serves its own requests; `leaseway nodes` reads NATS"
         )
+    if any(row["state"] == "degraded" for row in rows):
+        note(f"requests of a model whose engine is down are refused until it is there; {_why_down(place)}")
     return EXIT_OK if all(row["well"] for row in rows) else EXIT_FAILED
+
+
+def _why_down(place: Here) -> str:
+    if is_standalone(place.config.data):
+        return f"why is in {place.config.data / 'logs'}/node-<id>.log"
+    return "the node's own log says why"
 
 
 async def _nodes(place: Here) -> dict[str, str]:
@@ -66,7 +74,15 @@ async def _health(place: Here, name: str, url: str, path: str) -> Row:
     except UnreachableError as error:
         return {"process": name, "url": url, "well": False, "state": "silent", "said": str(error)}
     state = str(said.get("status", "ok")) if isinstance(said, dict) else "ok"
-    return {"process": name, "url": url, "well": status == 200, "state": state, "said": _brief(said)}
+    down = engines_down(said)
+    told = f"engine down: {', '.join(down)}" if down else _brief(said)
+    return {"process": name, "url": url, "well": status == 200 and not down, "state": state, "said": told}
+
+
+def engines_down(health: Any) -> list[str]:
+    """Return the models that a node cannot serve now, by what it says of its health; none of who has no models."""
+    models = health.get("models") if isinstance(health, dict) else None
+    return sorted(str(model) for model, able in models.items() if able is False) if isinstance(models, dict) else []
 
 
 async def _greeting(url: str) -> Row:

@@ -5,11 +5,12 @@ import asyncio
 import json
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import aiohttp
 
 from services.cli.show import Output, Row, Waiting, note
+from services.cli.status import engines_down
 from services.config import Config
 from services.config_file import STANDALONE_DEFAULTS, config_path, load_config, stated_nodes
 from services.data_directory import Endpoints, held_data
@@ -43,6 +44,7 @@ async def _up(standalone: Standalone, config: Config, stop: asyncio.Event, *, lo
             doubt = await doubt_of(endpoints)
             waiting.done()
             announce(endpoints, config.data, doubt=doubt)
+            await _say_down(endpoints, config.data)
             await stop.wait()
     except StoppedEarlyError:
         pass
@@ -52,18 +54,29 @@ async def _up(standalone: Standalone, config: Config, stop: asyncio.Event, *, lo
             tail.cancel()
 
 
+async def _say_down(endpoints: Endpoints, data: Path) -> None:
+    """Say which models cannot be served yet: everything else is up, and their engines are tried again and again."""
+    for node, url in endpoints.nodes.items():
+        for model in engines_down(await _health_of(url)):
+            log = data / "logs" / f"node-{node}.log"
+            note(f"{node}/{model}: its engine is not there (yet), so its requests are refused; why is in {log}")
+
+
 async def doubt_of(endpoints: Endpoints) -> str:
     """Return why the master is in safe mode; empty if it is not, or does not say."""
+    said = await _health_of(endpoints.master)
+    return str(said["doubt"]) if said.get("status") == "safe_mode" else ""
+
+
+async def _health_of(url: str) -> dict[str, Any]:
+    """Return what a process says of itself; nothing if it says nothing."""
     timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
     try:
-        async with (
-            aiohttp.ClientSession(timeout=timeout) as session,
-            session.get(f"{endpoints.master}/health") as answer,
-        ):
-            said = json.loads(await answer.text())
+        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(f"{url}/health") as answer:
+            said: dict[str, Any] = json.loads(await answer.text())
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
-        return ""
-    return str(said["doubt"]) if said.get("status") == "safe_mode" else ""
+        return {}
+    return said
 
 
 def announce(endpoints: Endpoints, data: Path, *, doubt: str = "") -> None:
