@@ -17,12 +17,16 @@ Weights = Literal["same", "different", "unknown"]
 
 VISION: Final = "vision"
 """The capability of a multimodal model: it sees images."""
+LENT_LANES: Final = frozenset({"text", "image"})
+"""The lanes that may be linked. Others are balanced by gateways, which need no price of their work, and never lent."""
 LANES_DIFFER: Final = "lanes_differ"
+LANE_NOT_LENT: Final = "lane_not_lent"
 SERVES_SEVERAL: Final = "serves_several"
 NO_CONTEXT: Final = "no_context"
 VISION_DIFFERS: Final = "vision_differs"
 INELIGIBLE: Final[dict[str, str]] = {
     LANES_DIFFER: "The lanes must match.",
+    LANE_NOT_LENT: "Only models of the lanes text and image can be linked.",
     SERVES_SEVERAL: "A linked text model must serve one request at a time (slots 1).",
     NO_CONTEXT: "A linked text model must state its context window.",
     VISION_DIFFERS: "A text model that sees images links only with another one that does.",
@@ -55,7 +59,7 @@ def ineligible(owner: ModelInfo, helper: ModelInfo) -> str:
     """Return why `helper` may not stand in for `owner`, a code of INELIGIBLE; empty if it may."""
     if owner.lane != helper.lane:
         return LANES_DIFFER
-    if owner.lane != "text":
+    if owner.lane == "image":
         return ""
     for model in (owner, helper):
         if reason := unfit(model):
@@ -65,7 +69,9 @@ def ineligible(owner: ModelInfo, helper: ModelInfo) -> str:
 
 def unfit(model: ModelInfo) -> str:
     """Return why `model` may stand in no link at all, a code of INELIGIBLE; empty if it may."""
-    if model.lane != "text":
+    if model.lane not in LENT_LANES:
+        return LANE_NOT_LENT
+    if model.lane == "image":
         return ""
     if (
         model.slots != 1

@@ -41,9 +41,9 @@ from tests.support.processes import ROOT, leaseway
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.real
-MODEL = ModelId("embed")
-# of lane embedding: nobody has to know a window, so the first request of all may be lent
-PATH, ASKED = "/v1/embeddings", {"model": MODEL, "input": "hello"}
+MODEL = ModelId("draw")
+# of lane image: nobody has to know a window, so the first request of all may be lent
+PATH, ASKED = "/v1/images/generations", {"model": MODEL, "prompt": "hello"}
 ENDS = (NodeId("n1"), MODEL, NodeId("n2"), MODEL)
 ON = LinkAdded(link=link_id(*ENDS), owner=ENDS[0], owner_model=MODEL, helper=ENDS[2], helper_model=MODEL)
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("LEASEWAY_")}
@@ -59,7 +59,7 @@ async def node(
     config.write_text(
         f'[http]\nport = 0\npublic_url = "{public_url}"\n[bus]\nurl = "{server.url}"\ncredentials = "{key}"\n'
         f'[node]\nid = "{name}"\ndepth = 1\n[[node.models]]\nid = "{MODEL}"\nlocal_id = "local"\n'
-        f'lane = "embedding"\nurl = "{engine.url}"\n'
+        f'lane = "image"\nurl = "{engine.url}"\n'
     )
     flags = ("--config", str(config), "--data", str(config.with_suffix("")), "--node", name)
     process = await asyncio.create_subprocess_exec(

@@ -32,6 +32,10 @@ CHAT = model()
         (CHAT, model(capabilities=SEES), "vision_differs"),
         (model(capabilities=SEES), model(capabilities=SEES), ""),
         (model(lane="image", slots=4, context=0), model(lane="image", context=0), ""),
+        (model(lane="embedding"), model(lane="embedding"), "lane_not_lent"),
+        (model(lane="rerank"), model(lane="rerank"), "lane_not_lent"),
+        (model(lane="video"), model(lane="video"), "lane_not_lent"),
+        (model(lane="embedding"), CHAT, "lanes_differ"),
     ],
 )
 def test_a_link_is_judged_by_lane_slots_context_and_vision(owner, helper, reason):
@@ -48,12 +52,20 @@ def test_of_several_reasons_the_first_in_order_is_told():
 
 def test_a_model_that_fits_no_link_at_all_is_told_from_a_pair_that_does_not_match():
     assert [
-        unfit(one) for one in (model(slots=2), model(context=0), CHAT, model(lane="speech", slots=9, context=0))
+        unfit(one)
+        for one in (
+            model(slots=2),
+            model(context=0),
+            CHAT,
+            model(lane="image", slots=9, context=0),
+            model(lane="speech"),
+        )
     ] == [
         "serves_several",
         "no_context",
         "",
         "",
+        "lane_not_lent",
     ]
 
 

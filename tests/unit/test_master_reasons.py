@@ -147,6 +147,7 @@ CODES: dict[str, Callable[[], Story]] = {
     "node_retired": retired,
     "model_unknown": lambda: burst_of(Story("a")),
     "lanes_differ": lambda: burst_of(story_of(model(lane="image"))),
+    "lane_not_lent": lambda: burst_of(story_of(model(lane="embedding"), model(lane="embedding"))),
     "serves_several": lambda: burst_of(story_of(model(slots=4))),
     "no_context": lambda: burst_of(story_of(model(context=0))),
     "vision_differs": lambda: burst_of(story_of(model(sees=True))),
