@@ -21,7 +21,9 @@ from domain.events import (
 )
 from domain.ids import NodeId
 from domain.master import slots
-from tests.support.history import borrow, finished, held, lend, registered
+from domain.master.pricing import Switch, switch_gain_us
+from domain.master.slotting import earliest_slots
+from tests.support.history import borrow, finished, held, lend, link, registered
 from tests.support.stories import ON, K, M, Story, leases, verdict
 
 TEN_S, WORK = 10_000_000, 64_000_000
@@ -75,13 +77,14 @@ def test_a_request_that_is_faulty_itself_speaks_not_against_the_helper_and_any_o
     assert bool(breakers(story.look())) == (status in HELPERS_FAULT)
 
 
+@pytest.mark.parametrize("says", ["owner", "helper"])
 @pytest.mark.parametrize("status", CLIENTS_FAULT)
-def test_a_faulty_request_makes_up_for_no_failure_and_is_no_price(status):
+def test_a_faulty_request_makes_up_for_no_failure_and_is_no_price(status, says):
     story = Story()
     story.burst(30)
-    ends(story, "req_2", 500)
-    ends(story, "req_3", status)
-    ends(story, "req_4", 500)
+    for request, ended in (("req_2", 500), ("req_3", status), ("req_4", 500)):
+        ends(story, request, ended, says=says)
+    story.recorder.state("a", held("req_more"))
     assert breakers(story.look()) == [("opened", 2)]
     assert not story.master.state.fits.get("b/m")
 
@@ -133,6 +136,17 @@ def test_a_helper_whose_model_cannot_be_loaded_is_quarantined_for_twice_as_long_
         load_fails(story, f"req_{i}", says=says)
         shut_us += [d.quarantine_us for d in story.look() if isinstance(d, BreakerChanged) and d.state == "opened"]
     assert [round(us / 1_000_000) for us in shut_us] == [10, 20, 40, 80, 120, 120]
+
+
+def test_a_helper_that_hands_back_for_work_of_its_own_has_not_failed():
+    story = Story()
+    story.burst(40)
+    for i in (2, 3, 4):
+        sent = lend(Lent, f"req_{i}", ON, work=WORK, out=1, waited_us=1)
+        story.recorder.state("a", sent)
+        story.recorder.state("b", borrow(BorrowReturned, f"req_{i}", ON, reason="own_work", after_arrival=True))
+    story.recorder.state("a", held("req_more"))
+    assert breakers(story.look()) == []
 
 
 # ---- works of other sizes --------------------------------------------------------------------------------------------
@@ -212,20 +226,84 @@ def test_a_helper_of_two_slots_is_ready_when_both_of_its_jobs_are_through():
     assert 9_000_000 < ready_us < 11_000_000
 
 
+def test_a_slower_helper_of_two_slots_has_a_lease_for_both():
+    story = Story(fit_us=0)
+    for node in ("a", "b"):
+        registers(story, node, lane="image", slots=2)
+    story.recorder.state("a", finished("req_fit", service_us=TEN_S))
+    for i in range(3):
+        story.recorder.state("b", finished(f"req_b{i}", service_us=3 * TEN_S))
+    decisions = story.burst(40)
+    assert verdict(decisions).job_us > row(decisions).owner_job_us * 2
+    assert verdict(decisions).slots == 2
+
+
+def test_a_helper_that_has_one_slot_left_serves_this_owner_one_at_a_time():
+    other = link("c", "b")
+    story = Story("a", "b", "c", links=(ON, other), fit_us=0)
+    for node in ("a", "b"):
+        registers(story, node, lane="image", slots=2)
+    story.recorder.state("a", finished("req_fit", service_us=TEN_S))
+    story.recorder.state("c", lend(Lent, "req_c", other, work=WORK, out=1, waited_us=1))
+    seen = verdict(story.burst(12))
+    assert (seen.quota, seen.slots) == (3, 1)  # with both of its slots it would take 5
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_a_visit_to_a_helper_that_serves_two_at_once_takes_half_as_long(at_once):
+    story = Story(fit_us=0)
+    story.share("b", K, M, resident=K, loads_us={K: TEN_S, M: TEN_S})
+    kind = {"lane": "image", "runtime": "gpu", "slots": at_once}
+    infos = tuple(ModelInfo(id=each, local_id=each, ready=each == K, **kind) for each in (K, M))
+    registers(story, "a", lane="image")
+    story.recorder.state("b", Registered(url="http://h", models=infos, version="1", depth=2))
+    story.recorder.decree(link("a", "b", load_if_unloaded=True))
+    story.recorder.state("a", finished("req_fit", service_us=TEN_S))
+    decisions = story.burst(40)
+    plan, seen = row(decisions), verdict(decisions)
+    owner = (plan.drain_us - plan.held * plan.owner_job_us, plan.owner_job_us)
+    _, alone_us, alone = earliest_slots([owner], plan.held)
+    counts, both_us, both = earliest_slots([owner, (seen.ready_us, seen.job_us // at_once)], plan.held)
+    switch = Switch(
+        switch_us=TEN_S, back_us=TEN_S, job_us=seen.job_us, jobs=-(-counts[1] // at_once), saved_us=alone - both,
+        sooner_us=alone_us - both_us, few=False,
+    )  # fmt: skip
+    assert (seen.quota, seen.gain_us) == (
+        counts[1],
+        switch_gain_us(switch, (1 << 64) // (10 * (seen.idle_us + 60_000_000))),
+    )
+
+
 # ---- a helper that tells something new of itself ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_a_young_lease_follows_the_helpers_window_and_address_at_once(restarts):
+@pytest.mark.parametrize(
+    "told", [{"url": "http://other"}, {"context": 128}, {"url": "http://other", "context": 128}], ids=str
+)
+def test_a_young_lease_follows_the_helpers_window_and_address_at_once(told, restarts):
     story = Story()
     story.burst(30)
     lease = story.master.state.leases[ON.link].event
     if restarts:
         story.recorder.restart("b")
-    story.recorder.state("b", registered(url="http://other", context=128))
+    story.recorder.state("b", registered(**told))
     assert leases(story.look()) == [("LeaseChanged", "b", 2)]
     changed = story.master.state.leases[ON.link].event
-    assert (changed.lease, changed.helper_url, changed.context) == (lease.lease, "http://other", 128)
+    wanted = (lease.lease, told.get("url", lease.helper_url), told.get("context", lease.context))
+    assert (changed.lease, changed.helper_url, changed.context) == wanted
+
+
+def test_a_young_lease_follows_a_helper_that_sees_images_now():
+    story = Story(fit_us=0)
+    registers(story, "a", lane="image")
+    registers(story, "b", lane="image")
+    story.recorder.state("a", finished("req_fit", service_us=TEN_S))
+    story.burst(30)
+    lease = story.master.state.leases[ON.link].event
+    registers(story, "b", lane="image", capabilities=("vision",))
+    story.look()
+    assert story.master.state.leases[ON.link].event.vision != lease.vision
 
 
 def test_a_young_lease_of_a_helper_that_says_the_same_again_is_left_alone():
