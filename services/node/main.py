@@ -8,10 +8,12 @@ from typing import Any, Final
 from adapters.clock import SystemClock
 from adapters.keys import Credentials, load_credentials
 from adapters.nats.connection import connect
+from adapters.profiles import FileProfiles
 from domain.errors import BadConfigError, PortInUseError
 from domain.events import Draining, Stopped
 from services.config import Config
 from services.node.node import Node
+from services.node.profiles import Profiles
 from services.node.wires import Wires
 from services.telemetry.tracing import tracing_of
 
@@ -37,15 +39,18 @@ async def run(config: Config, ready: Callable[[str], None], stop: asyncio.Event)
     try:
         wires = Wires(node, bus, config, credentials, clock)
         await wires.load_witness()
+        profiles = Profiles(FileProfiles(config.data / "spool" / f"{node.id}.profiles.json"), node.models)
+        await profiles.load()
         async with asyncio.TaskGroup() as group:
             tasks = _start(group, node.engines())
             url = await _listen(config, node)
             await _first_of(node.engines_settled(ENGINES_S), stop)
             node.register(wires.producer.state, config.http.public_url or url)
-            tasks += _start(group, wires.tasks())
+            tasks += _start(group, [*wires.tasks(), profiles.run()])
             ready(url)
             await stop.wait()
             await _end(config, node, wires)
+            await profiles.keep()
             for task in tasks:
                 task.cancel()
     finally:

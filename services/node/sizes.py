@@ -40,12 +40,19 @@ class Sizes:
         """Begin without a measurement. `reserve`: tokens kept for an answer of which the client states no bound, at least."""
         self._lane, self._reserve, self._clock = lane, reserve, clock
         self.profile = TokenProfile()
+        self.learned = 0
+        """How many answers have changed the profile."""
         self._measure = self.profile.measure()
         self._learn_from_us = 0
         self._unsized: dict[RequestId, _Asked] = {}
         """Open requests that came before there was an estimate, in order of arrival."""
         self._told_first = False
         """The works of open requests were told after the first sample, which makes a token of what was a guess."""
+
+    def remember(self, profile: TokenProfile) -> None:
+        """Begin with what an earlier process measured, before the first request comes."""
+        self.profile = profile
+        self._measure = profile.measure()
 
     def describe(self, request: RequestId, read: ReadRequest) -> NewRequest:
         """Return what there is to say of a request; `forget` it when it ends.
@@ -83,6 +90,7 @@ class Sizes:
         if self.would_learn(read) and _teach(self.profile, read, result):
             self._learn_from_us = self._clock.monotonic_us() + _LEARN_US
             self._measure = self.profile.measure()
+            self.learned += 1
 
     @property
     def is_rough(self) -> bool:

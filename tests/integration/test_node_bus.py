@@ -245,6 +245,27 @@ def granted(link: LinkAdded, helper_url: str, basis: Basis) -> LeaseGranted:
     )
 
 
+async def test_a_node_that_starts_again_states_work_in_the_unit_that_it_measured_before(desk: Desk):
+    async with odd_server() as engine:
+        await desk.link("n1", "n2")
+        async with running(run_node, node_config(desk.server, "n1", url=engine.url)) as node:
+            for _ in range(2):
+                assert (await ask(node.url, "n1-chat"))[0] == 200
+            await node.end()
+        _, ended = await desk.fact("n1", Finished)
+        engine.script = engine.hang()
+        async with running(run_node, node_config(desk.server, "n1", url=engine.url)) as node:
+            asking = asyncio.ensure_future(ask(node.url, "n1-chat"))
+            held = asyncio.ensure_future(ask(node.url, "n1-chat"))
+            _, waits = await desk.fact("n1", Held)
+            assert isinstance(ended, Finished)
+            assert isinstance(waits, Held)
+            assert waits.work == ended.work
+            assert waits.est_tokens > 0
+            for one in (asking, held):
+                one.cancel()
+
+
 async def test_a_node_says_registered_first_and_numbers_its_facts_without_a_gap(desk: Desk):
     async with (
         odd_server() as engine,
