@@ -263,7 +263,7 @@ def test_a_trace_on_the_command_line_gives_the_table_the_sentence_and_both_files
         (("--trace", "x.csv", "--helper-speed", "2", "--load-if-unloaded"), "--load-if-unloaded needs --load-s"),
         (("--trace", "x.csv", "--helper-speed", "2", "--read-per-s", "9"), "must be given together"),
         (("--from-history", "7d", "--helper-speed", "2", "--where", "a=b"), "are about a --trace"),
-        (("--from-history", "soon", "--helper-speed", "2"), "must be a duration such as 90m, 12h or 7d, got 'soon'"),
+        (("--from-history", "soon", "--helper-speed", "2"), "or now, got 'soon'"),
         (("--trace", "x.csv", "--helper-speed", "0"), "must be a number above 0, got '0'"),
         (("--trace", "no-such.csv", "--helper-speed", "2"), "trace no-such.csv: is neither in "),
     ],
