@@ -143,7 +143,7 @@ async def test_a_rebuild_that_clickhouse_refuses_half_way_leaves_all_as_it_was(d
         await _is_whole(projector, asking, 40)
 
 
-@pytest.mark.parametrize("dropped", ["events", "requests", LONG("requests_by_minute")])
+@pytest.mark.parametrize("dropped", ["events", LONG("requests"), LONG("requests_by_minute")])
 async def test_a_table_that_somebody_drops_is_made_and_filled_again(database: OpenStore, dropped: str):
     bus = Bus()
     await a_history(bus, 0, 30)
