@@ -43,7 +43,7 @@ REASONS: Final[dict[str, str]] = {
     HELPER_CLAIMED: "Other owners hold all the slots that the helper can give, or lend to another model of its runtime.",
     LOAD_FORBIDDEN: "The linked model is not loaded there, and the link does not allow loading it.",
     NOTHING_LENDABLE: "Nothing is held that may be lent: nothing waits, or what waits came back from a helper once, "
-    "is a stream that came while offload_streams was off, or is larger than 8 MiB.",
+    "is a stream while offload_streams is off, or is larger than 8 MiB.",
     SERVICE_UNPRICED: "Neither owner nor helper has been measured for this work, so there is no price for either.",
     OWNER_UNPRICED: "The helper has been measured, the owner has not: there is no price for its backlog.",
     SWITCH_UNPRICED: "The linked model would have to be loaded, and no load of it has been measured.",
