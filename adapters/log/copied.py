@@ -2,13 +2,14 @@
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Final
 
 import msgspec
 
-from domain.errors import HistoryGapError, PublishRefusedError
-from domain.ports import Bounds, Stored, StoredMessage, Stream
+from adapters.log.read_only import ReadOnly
+from domain.errors import HistoryGapError
+from domain.ports import Bounds, StoredMessage, Stream
 
 _BATCH: Final = 1000
 _KEPT: Final = 8
@@ -23,7 +24,7 @@ class Piece(msgspec.Struct, frozen=True):
     load: Callable[[], Sequence[StoredMessage]]
 
 
-class PiecedStream:
+class PiecedStream(ReadOnly):
     """Pieces as a stream (domain.ports.Stream)."""
 
     def __init__(self, name: str, pieces: Sequence[Piece], bounds: Bounds) -> None:
@@ -31,19 +32,6 @@ class PiecedStream:
         self._pieces, self._bounds = sorted(pieces, key=lambda piece: piece.first), bounds
         self._firsts = [piece.first for piece in self._pieces]
         self._kept: OrderedDict[int, dict[int, StoredMessage]] = OrderedDict()
-
-    async def publish(
-        self,
-        subject: str,
-        body: bytes,
-        *,
-        message_id: str = "",
-        expected_last: int | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> Stored:
-        """Refuse: a copy is read only."""
-        del subject, body, message_id, expected_last, headers
-        raise PublishRefusedError(f"{self.name}: this is a copy; it takes no messages")
 
     async def last(self) -> StoredMessage | None:
         """Return the newest message; None if there is none."""
@@ -92,25 +80,12 @@ class PiecedStream:
         return held
 
 
-class CopiedStream:
+class CopiedStream(ReadOnly):
     """Messages in memory as a stream (domain.ports.Stream) that takes nothing."""
 
     def __init__(self, name: str, messages: list[StoredMessage]) -> None:
         self.name = name
         self._messages = {message.seq: message for message in messages}
-
-    async def publish(
-        self,
-        subject: str,
-        body: bytes,
-        *,
-        message_id: str = "",
-        expected_last: int | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> Stored:
-        """Refuse: a copy is read only."""
-        del subject, body, message_id, expected_last, headers
-        raise PublishRefusedError(f"{self.name}: this is a copy; it takes no messages")
 
     async def last(self) -> StoredMessage | None:
         """Return the newest message; None if there is none."""

@@ -8,6 +8,7 @@ import msgspec
 from adapters.keys import Signer
 from adapters.log.generations import signed_begin
 from adapters.log.history import Streams, stored_commit
+from adapters.log.holes import next_after
 from domain.errors import ChainBrokenError, HistoryError, HistoryGapError
 from domain.events.commit import Commit, encode_commit
 from domain.ids import Generation
@@ -82,19 +83,4 @@ async def end_of_hole(stream: Stream, missing: int, last: int) -> int:
     for seq in range(missing + 1, min(missing + _ONE_BY_ONE, last + 1)):
         if await stream.get(seq) is not None:
             return seq
-    return await _next_after(stream, min(missing + _ONE_BY_ONE, last + 1) - 1, last)
-
-
-async def _next_after(stream: Stream, missing: int, last: int) -> int:
-    """Return the first sequence after a hole that begins at `missing`; holes are long, so steps double, then halve."""
-    step = 1
-    while missing + step <= last and await stream.get(missing + step) is None:
-        missing, step = missing + step, step * 2
-    low, high = missing + 1, min(missing + step, last + 1)
-    while low < high:
-        middle = (low + high) // 2
-        if await stream.get(middle) is None:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    return await next_after(stream, min(missing + _ONE_BY_ONE, last + 1) - 1, last)

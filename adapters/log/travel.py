@@ -13,6 +13,7 @@ from typing import Final, cast
 import msgspec
 
 from adapters.log.history import History, Streams, first_of_generation, last_commit, stored_commit
+from adapters.log.holes import next_after
 from adapters.log.reader import Reader
 from adapters.log.snapshots import Snapshots
 from adapters.times import utc
@@ -131,21 +132,6 @@ async def last_until(stream: Stream, time_ns: int) -> int:
         else:
             high = middle
     return low - 1 if low > bounds.first else 0
-
-
-async def next_after(stream: Stream, missing: int, last: int) -> int:
-    """Return the first sequence after a hole that holds `missing`, or `last` + 1; holes are long, so steps double, then halve."""
-    step = 1
-    while missing + step <= last and await stream.get(missing + step) is None:
-        missing, step = missing + step, step * 2
-    low, high = missing + 1, min(missing + step, last + 1)
-    while low < high:
-        middle = (low + high) // 2
-        if await stream.get(middle) is None:
-            low = middle + 1
-        else:
-            high = middle
-    return low
 
 
 async def _restore(history: History, snapshots: Snapshots | None, first: Commit, target: Commit) -> int:

@@ -2,7 +2,7 @@
 
 import asyncio
 import base64
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -14,14 +14,15 @@ from adapters.keys import load_credentials
 from adapters.log.bundle import Bundle, load
 from adapters.log.checkpoints import Kept
 from adapters.log.history import Streams, stored_commit
+from adapters.log.read_only import ReadOnly
 from adapters.log.reader import Reader
 from adapters.log.segments import FindState
 from adapters.log.snapshots import Snapshots
 from adapters.log.unkeyed import UnkeyedReader
 from adapters.nats.connection import connect
-from domain.errors import BusError, HistoryError, PublishRefusedError, UnreachableError
+from domain.errors import BusError, HistoryError, UnreachableError
 from domain.events import Checkpoint, codec
-from domain.ports import Bounds, Stored, StoredMessage, Stream
+from domain.ports import Bounds, StoredMessage, Stream
 from domain.subjects import CONTROL, DECISIONS, EVENTS, LEDGER, SNAPSHOTS
 from services.past.stored import gap_in
 
@@ -139,8 +140,10 @@ def _states_of(copy: Bundle) -> FindState:
     return find
 
 
-class ArchivedStream:
+class ArchivedStream(ReadOnly):
     """A stream as ClickHouse has kept it (domain.ports.Stream), read through the projector that owns it."""
+
+    what = "the archive"
 
     def __init__(self, session: aiohttp.ClientSession, url: str, name: str) -> None:
         self.name = name
@@ -150,19 +153,6 @@ class ArchivedStream:
     def end_at(self, seq: int) -> None:
         """Show nothing of what comes after a sequence."""
         self._end = seq
-
-    async def publish(
-        self,
-        subject: str,
-        body: bytes,
-        *,
-        message_id: str = "",
-        expected_last: int | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> Stored:
-        """Refuse: the archive is written by the projector alone."""
-        del subject, body, message_id, expected_last, headers
-        raise PublishRefusedError(f"{self.name}: this is the archive; it takes no messages")
 
     async def last(self) -> StoredMessage | None:
         """Return the newest message; None if there is none."""

@@ -1,38 +1,28 @@
 """The streams as ClickHouse has kept them, for a history that reaches back further than the bus does."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Final
 
 from adapters.clickhouse import archived
 from adapters.log.history import Streams
-from adapters.log.travel import next_after
-from domain.errors import HistoryGapError, PublishRefusedError
-from domain.ports import Bounds, Stored, StoredMessage, Stream
+from adapters.log.holes import next_after
+from adapters.log.read_only import ReadOnly
+from domain.errors import HistoryGapError
+from domain.ports import Bounds, StoredMessage, Stream
 from domain.subjects import CONTROL, EVENTS, LEDGER
 from services.past.archive import Ask
 
 _PAGE: Final = 2000
 
 
-class StoredStream:
+class StoredStream(ReadOnly):
     """A stream in the table of messages (domain.ports.Stream), read where the store is open."""
+
+    what = "the archive"
 
     def __init__(self, ask: Ask, name: str) -> None:
         self.name = name
         self._ask = ask
-
-    async def publish(
-        self,
-        subject: str,
-        body: bytes,
-        *,
-        message_id: str = "",
-        expected_last: int | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> Stored:
-        """Refuse: the archive is written by the projector's followers alone."""
-        del subject, body, message_id, expected_last, headers
-        raise PublishRefusedError(f"{self.name}: this is the archive; it takes no messages")
 
     async def last(self) -> StoredMessage | None:
         """Return the newest message; None if there is none."""
