@@ -1,3 +1,3 @@
 """Fixtures that every test may ask for."""
 
-pytest_plugins = ["tests.support.chdb", "tests.support.nats"]
+pytest_plugins = ["tests.support.chdb", "tests.support.lives", "tests.support.nats"]

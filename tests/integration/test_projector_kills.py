@@ -3,58 +3,30 @@
 `LW_KILLS` and `LW_SEED` choose how many moments the campaign has (pytest -m long), and which.
 """
 
-import asyncio
-import json
 import os
 import random
 import signal
-import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from adapters.clock import SystemClock
-from tests.support.chdb import ON_SERVER
-from tests.support.facts import DAY_NS
 from tests.support.projector_child import EXPECTED
 
 pytestmark = pytest.mark.real
 
-ROOT = Path(__file__).parents[2]
-DAY = SystemClock().wall_us() * 1000 // DAY_NS - 1
+CHILD = "tests.support.projector_child"
 SEED = os.environ.get("LW_SEED") or str(random.SystemRandom().randrange(10**6))
 INSERTS = 96
 """About as many as an undisturbed run needs."""
 
 
-@pytest.fixture
-def killed_dsn(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Return where the projector that is killed writes: an engine that dies with it, or a server that lives on."""
-    return str(request.getfixturevalue("engine_dsn")) if ON_SERVER else f"chdb://{tmp_path / 'clickhouse'}"
-
-
-async def child(dsn: str, database: str, moment: str, number: int = 0) -> tuple[int, dict[str, Any]]:
-    """Return (exit code, what it told) of one life of the projector."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.support.projector_child", dsn, database, moment, str(number), str(DAY)),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        cwd=ROOT,
-    )
-    out, err = await asyncio.wait_for(process.communicate(), 240)
-    assert process.returncode in {0, -signal.SIGKILL}, err.decode()
-    return process.returncode or 0, json.loads(out) if out else {}
-
-
 async def killed_then_whole(dsn: str, moments: list[tuple[str, int]]) -> None:
     """Kill at each of `moments` in turn; then the tables hold each message once."""
     database = f"kills_{os.urandom(4).hex()}"
-    for life, (moment, number) in enumerate(moments):
-        code, _ = await child(dsn, database, moment, number)
+    for at, (moment, number) in enumerate(moments):
+        code, _ = await life(CHILD, dsn, database, moment, number)
         # fewer inserts are left from life to life: a late moment may not come any more
-        assert code == -signal.SIGKILL or life > 0
-    _, told = await child(dsn, database, "never")
+        assert code == -signal.SIGKILL or at > 0
+    _, told = await life(CHILD, dsn, database, "never")
     told.pop("inserts")
     assert told == EXPECTED
 

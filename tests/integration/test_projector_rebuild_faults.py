@@ -1,26 +1,19 @@
 """Rows made again while it all goes wrong: kill -9 at any statement, tables that vanish, a ClickHouse that refuses half-way."""
 
-import asyncio
-import json
 import os
 import random
-import signal
-import sys
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from adapters.clickhouse.store import Store
-from adapters.clock import SystemClock
 from domain.errors import StoreError
 from domain.subjects import EVENTS, LEDGER
 from projections.rollups import ROLLUPS
 from services.projector.projector import Projector
-from tests.support.chdb import ON_SERVER
-from tests.support.facts import DAY_NS, Teller, finished, granted, held, lent, plan, verdict
+from tests.support.facts import Teller, finished, granted, held, lent, plan, verdict
+from tests.support.lives import life
 from tests.support.projections import Bus, a_projector, caught_up, counts, running
 from tests.support.projector_child import EXPECTED
 from tests.support.waiting import until
@@ -29,36 +22,17 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
 
 OpenStore = Callable[[], Store]
 LONG = partial(pytest.param, marks=pytest.mark.long)
-ROOT = Path(__file__).parents[2]
-DAY = SystemClock().wall_us() * 1000 // DAY_NS - 1
+CHILD = "tests.support.rebuild_child"
 SEED = os.environ.get("LW_SEED") or str(random.SystemRandom().randrange(10**6))
 STATEMENTS = 60
 """About as many as an undisturbed rebuild of these rows needs, while new ones come in."""
 
 
-@pytest.fixture
-def killed_dsn(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return str(request.getfixturevalue("engine_dsn")) if ON_SERVER else f"chdb://{tmp_path / 'clickhouse'}"
-
-
-async def life(dsn: str, database: str, moment: str, number: int = 0) -> tuple[int, dict[str, Any]]:
-    """Return (exit code, what it told) of one life of a projector that rebuilds."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.support.rebuild_child", dsn, database, moment, str(number), str(DAY)),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        cwd=ROOT,
-    )
-    out, err = await asyncio.wait_for(process.communicate(), 240)
-    assert process.returncode in {0, -signal.SIGKILL}, err.decode()
-    return process.returncode or 0, json.loads(out) if out else {}
-
-
 async def killed_then_whole(dsn: str, moments: list[tuple[str, int]]) -> None:
     database = f"rebuilt_{os.urandom(4).hex()}"
     for moment, number in moments:
-        await life(dsn, database, moment, number)
-    _, told = await life(dsn, database, "never")
+        await life(CHILD, dsn, database, moment, number)
+    _, told = await life(CHILD, dsn, database, "never")
     print(f"LW_SEED={SEED}: {moments}, then {told.pop('statements')} statements")
     assert told.pop("rebuild") == "done"
     assert told == EXPECTED
