@@ -9,6 +9,7 @@ import signal
 
 import pytest
 
+from tests.support.lives import life
 from tests.support.projector_child import EXPECTED
 
 pytestmark = pytest.mark.real
