@@ -182,13 +182,15 @@ async def the_state_then_is_shown(running: Cluster, story: dict[str, Any]) -> No
     copied = await cli(running, "at", version, "--copy", copy)
     assert copied.code == 0, copied.err
     assert without_head(copied.rows[0]) == without_head(row)
+    assert (row["source"], copied.rows[0]["source"]) == ("NATS", "a copy")
     narrow = (await cli(running, "at", "now", HELPER)).rows[0]
     assert [node["node"] for node in narrow["nodes"]] == [HELPER]
     assert (await cli(running, "at", "10000000")).code == 2
 
 
 def without_head(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name != "head"}
+    """Return what is told, without where it was read and how far that reaches."""
+    return {name: value for name, value in row.items() if name not in {"head", "source"}}
 
 
 async def without_the_projector_nats_is_asked(running: Cluster, lent: Outcome, story: dict[str, Any]) -> None:
