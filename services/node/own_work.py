@@ -65,7 +65,10 @@ async def run_on_own_engine(
         gone(ticket.request)
         raise
     finally:
-        served.serving.engine_finished(ticket.request, msgspec.structs.replace(result, work=work.measured(result)))
+        try:
+            result = msgspec.structs.replace(result, work=work.measured(result))
+        finally:  # whatever measuring came to, the engine has room again
+            served.serving.engine_finished(ticket.request, result)
     if result.not_started or not result.complete:
         served.life.suspect()
     return result
