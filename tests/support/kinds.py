@@ -171,23 +171,25 @@ CONDITIONS: tuple[Input, ...] = (
 )
 """Every fact about how a node is."""
 
+CHECKPOINT = Checkpoint(
+    cluster=CLUSTER,
+    generation=GENERATION,
+    version=9,
+    digest="ab" * 16,
+    hi=40,
+    chi=3,
+    state="cd" * 16,
+    tail_hi=44,
+    tail_chi=4,
+    tail="ef" * 16,
+    at_us=1,
+    public="U" * 56,
+    signature="12" * 64,
+)
+
 SEEN: tuple[Observation, ...] = (
     HeartbeatMissed(node=HELPER, silent_us=6_000_000),
     HeartbeatSeen(node=HELPER),
-    Checkpoint(
-        cluster=CLUSTER,
-        generation=GENERATION,
-        version=9,
-        digest="ab" * 16,
-        hi=40,
-        chi=3,
-        state="cd" * 16,
-        tail_hi=44,
-        tail_chi=4,
-        tail="ef" * 16,
-        at_us=1,
-        public="U" * 56,
-        signature="12" * 64,
-    ),
+    CHECKPOINT,
 )
 """Every observation that rows are made of."""

@@ -90,12 +90,11 @@ async def _ask(projector: Projector) -> None:
     """Ask on and on; no answer may lack what an earlier one had."""
     seen = 0
     while True:
-        store = projector.store
-        if store is not None:
+        await until("a store to ask", lambda: projector.store is not None, timeout_s=60)
+        if (store := projector.store) is not None:
             _, messages = await asyncio.to_thread(counts, store, "requests", EVENTS)
             assert messages >= seen, f"{messages} after {seen}"
             seen = messages
-        await asyncio.sleep(0.01)
 
 
 if __name__ == "__main__":

@@ -1,31 +1,18 @@
 """Signed checkpoints as rows: whole, so that a signature can be checked from them, and of the master's own subject alone."""
 
+import msgspec
 import pytest
 from msgspec.structs import asdict
 
-from domain.events import Checkpoint, HeartbeatSeen, Input
-from domain.ids import Generation
+from domain.events import HeartbeatSeen, Input
 from domain.ports import StoredMessage
 from domain.subjects import EVENTS, observation_subject
 from projections.project import Context, Projected, project
 from projections.tables import column_names
 from tests.support.facts import CLUSTER, HELPER, Teller
+from tests.support.kinds import CHECKPOINT
 
-SAID = Checkpoint(
-    cluster=CLUSTER,
-    generation=Generation("00010000"),
-    version=9,
-    digest="ab" * 16,
-    hi=40,
-    chi=3,
-    state="cd" * 16,
-    tail_hi=44,
-    tail_chi=4,
-    tail="ef" * 16,
-    at_us=1_796_000_000_000_000,
-    public="U" * 56,
-    signature="12" * 64,
-)
+SAID = msgspec.structs.replace(CHECKPOINT, at_us=1_796_000_000_000_000)
 
 
 def projected(fact: Input, subject: str = "") -> Projected:
