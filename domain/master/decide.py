@@ -26,7 +26,6 @@ from domain.master import breaker, health, hints, registration, rooms, slots, st
 from domain.master.fold import unhold
 from domain.master.lease_events import Head, of_owner
 from domain.master.links import forget_ways
-from domain.master.registration import close_incarnation
 from domain.master.state import (
     HEALTHY,
     OFFLINE,
@@ -98,7 +97,8 @@ def finish(state: State, *, said: bool = False) -> None:
         if next(_open_requests(state, name), None) is None:
             del control.retiring[name]
             if name in state.nodes:
-                close_incarnation(state.nodes[name])
+                registration.forget(state, name)
+                said = False  # its models had prices and breakers
     _finish_links(state, said=said)
 
 

@@ -42,7 +42,7 @@ def _lease_events(state: State, key: str, planned: Plan, head: Head, index: int)
         lease = state.leases.get(link)
         decision: Decision | None
         if candidate is None:
-            decision = _end(state, lease, planned.refusals.get(link, reasons.LINK_REMOVED)) if lease else None
+            decision = _end(state, lease, planned.refusals.get(link)) if lease is not None else None
         else:
             decision = _grant(state, planned, candidate, lease, head, index)
         if decision is not None:
@@ -50,25 +50,37 @@ def _lease_events(state: State, key: str, planned: Plan, head: Head, index: int)
             yield decision
 
 
-def _end(state: State, lease: Lease, reason: str) -> LeaseChanged | LeaseCleared | None:
+def _end(state: State, lease: Lease, refused: Candidate | None) -> LeaseChanged | LeaseCleared | None:
     """Return the event that ends the lease; or narrows it to what is out, or None, while some of that is on its way.
 
     A helper that has heard of the end turns away what comes after, and that may never be lent again. So a lease that ends for
     want of lendable work lives until what was lent under it is home, and one that pays no more until the helper has it: under a
-    narrowed one, whatever comes home is followed by another.
+    narrowed one, whatever comes home is followed by another. What lives on follows the helper, as any lease does.
     """
+    event = lease.event
+    reason = refused.code if refused is not None else reasons.LINK_REMOVED
+    kept = _slots_kept(state, lease, reason) if refused is not None else 0
+    last: dict[str, Any] = {"slots": kept, "reason": reason, "basis": _basis(state, event.owner)}
+    if refused is None or not kept:
+        return LeaseCleared(**{**_fields(lease), **last})
+    url = state.nodes[event.helper].url
+    if (event.slots, event.helper_url, event.context, event.vision) == (kept, url, refused.window, refused.sees):
+        return None
+    return LeaseChanged(
+        **{**_fields(lease), **last, "helper_url": url, "context": refused.window, "vision": refused.sees}
+    )
+
+
+def _slots_kept(state: State, lease: Lease, reason: str) -> int:
+    """Return how many slots a lease keeps for now that is refused for this reason; 0 if it is over."""
     event = lease.event
     over = slots.use_key(event.link, event.owner, event.helper)
     out = slots.count_open(state, over)
-    if out and leases.is_live(state, lease):
-        if reason == reasons.NOTHING_LENDABLE:
-            return None
-        if reason in reasons.PRICED_OUT and slots.is_on_its_way(state, over):
-            if out >= event.slots:
-                return None
-            changed = {**_fields(lease), "slots": out, "reason": reason, "basis": _basis(state, event.owner)}
-            return LeaseChanged(**changed)
-    return LeaseCleared(**{**_fields(lease), "slots": 0, "reason": reason, "basis": _basis(state, event.owner)})
+    if not out or not leases.is_live(state, lease):
+        return 0
+    if reason == reasons.NOTHING_LENDABLE:
+        return event.slots
+    return min(out, event.slots) if reason in reasons.PRICED_OUT and slots.is_on_its_way(state, over) else 0
 
 
 def _fields(lease: Lease) -> dict[str, Any]:

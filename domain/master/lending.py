@@ -28,7 +28,11 @@ Other errors below 500 (401, 403, 404, 405, 408, 429) are the helper's: the owne
 such ones, so a helper that refuses them is set up differently, or has enough of its own.
 """
 _NOT_LOADED = "load_failed"
-"""A return that does speak against its helper: the next request would make it try the load again."""
+"""A return that does speak against its helper: the next request would make it try the load again.
+
+Counted by the helper's own word alone. One load fails for all that wait for it, of whichever owners, and only the helper's facts
+show that it was one.
+"""
 
 OwnersEnd = LendAnswered | LendReturned | LendBusy | CutOff | RelayRefused
 
@@ -36,7 +40,7 @@ OwnersEnd = LendAnswered | LendReturned | LendBusy | CutOff | RelayRefused
 def is_failure(fact: OwnersEnd) -> bool:
     """Tell whether a lend ended in a way that speaks against its helper.
 
-    One that is handed back for own work does not, nor one that was answered as any engine would have.
+    One that is handed back does not, nor one that was answered as any engine would have.
     """
     match fact:
         case CutOff(reason=reason):
@@ -45,8 +49,6 @@ def is_failure(fact: OwnersEnd) -> bool:
             return reason in _UNREACHED
         case LendAnswered(status=status):
             return status >= _ERROR_FROM and status not in _FAULTY_REQUEST
-        case LendReturned(reason=reason):
-            return reason == _NOT_LOADED
         case _:
             return False
 

@@ -34,8 +34,8 @@ class Plan(msgspec.Struct):
     row: OwnerPlanned
     grants: dict[LinkId, Candidate]
     """Links that get a lease, probes among them."""
-    refusals: dict[LinkId, str]
-    """Links that get none, with the code."""
+    refusals: dict[LinkId, Candidate]
+    """Links that get none; the code says why."""
     work: int
     """Mean work of what is held."""
     owner_job_us: int
@@ -216,7 +216,7 @@ def _result(
     return Plan(
         row,
         {c.way.added.link: c for c in found if c.slots},
-        {c.way.added.link: c.code for c in found if not c.slots},
+        {c.way.added.link: c for c in found if not c.slots},
         work=size if job_us > 0 else 0,
         owner_job_us=max(0, job_us),
     )

@@ -95,16 +95,34 @@ def _forget_models(state: State, name: NodeId, node: Node, served: set[ModelId])
         key = owner_key(name, model)
         touch(state, key, "health")
         touch_lenders(state, key, "health")
-        state.fits.pop(key, None)
-        state.refit[key] = ""
-        if key in state.breakers:
-            state.failing[key] = ""
-        node.not_accepting.pop(model, None)
-        node.borrowed.pop(model, None)
-        queue = state.queues.get(key)
-        if queue is not None and not (queue.held or queue.engine or queue.lent):
-            del state.queues[key]
-            node.queues.remove(model)
+        _forget_model(state, node, key, model)
+
+
+def _forget_model(state: State, node: Node, key: str, model: ModelId) -> None:
+    state.fits.pop(key, None)
+    state.refit[key] = ""
+    if key in state.breakers:
+        state.failing[key] = ""
+    node.not_accepting.pop(model, None)
+    node.borrowed.pop(model, None)
+    queue = state.queues.get(key)
+    if queue is not None and not (queue.held or queue.engine or queue.lent):
+        del state.queues[key]
+        node.queues.remove(model)
+
+
+def forget(state: State, name: NodeId) -> None:
+    """Forget a retired node of which nothing is open, but for the processes that it had: these are believed nothing more.
+
+    Names come and go for as long as a cluster lives. One that is enrolled again is a node that nobody knows.
+    """
+    node = state.nodes[name]
+    close_incarnation(node)
+    slots.began_anew(state, name)
+    for model in sorted({*node.models, *node.queues}):
+        _forget_model(state, node, owner_key(name, model), model)
+    node.url, node.models, node.rooms = "", {}, {}
+    node.parts, node.part = [], 0
 
 
 def touch_node(state: State, name: NodeId, trigger: str) -> None:

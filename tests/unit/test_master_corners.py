@@ -16,6 +16,7 @@ from domain.events import (
     LoadStarted,
     ModelInfo,
     OwnerPlanned,
+    QueueSnapshot,
     Registered,
     Restored,
 )
@@ -119,7 +120,7 @@ def load_fails(story: Story, request: str, *, says: str) -> None:
         story.recorder.state("a", held(request, lendable=False))
 
 
-@pytest.mark.parametrize("says", ["owner", "helper", "both"])
+@pytest.mark.parametrize("says", ["helper", "both"])
 def test_a_helper_whose_model_cannot_be_loaded_is_quarantined_for_twice_as_long_each_time(says):
     story = Story()
     story.burst(40)
@@ -136,6 +137,27 @@ def test_a_helper_whose_model_cannot_be_loaded_is_quarantined_for_twice_as_long_
         load_fails(story, f"req_{i}", says=says)
         shut_us += [d.quarantine_us for d in story.look() if isinstance(d, BreakerChanged) and d.state == "opened"]
     assert [round(us / 1_000_000) for us in shut_us] == [10, 20, 40, 80, 120, 120]
+
+
+@pytest.mark.parametrize("other", [ON, link("c", "b")], ids=["of one owner", "of two owners"])
+def test_one_load_that_fails_is_one_failure_however_many_requests_waited_for_it(other):
+    story = Story("a", "b", "c", links=(ON, link("c", "b")))
+    story.burst(40)
+    waiting = (("req_2", ON), ("req_3", other))
+    for request, on in waiting:
+        story.recorder.state(on.owner, lend(Lent, request, on, work=WORK, out=1, waited_us=1))
+        story.recorder.state("b", borrow(BorrowAccepted, request, on, position=0))
+    for request, on in waiting:
+        story.recorder.state("b", borrow(BorrowReturned, request, on, reason="load_failed", after_arrival=True))
+    for request, on in waiting:
+        story.recorder.state(on.owner, lend(LendReturned, request, on, reason="load_failed"))
+        story.recorder.state(on.owner, held(request, lendable=False))
+    decisions = story.look()
+    assert breakers(decisions) == []
+    assert verdict(decisions, owner="a").slots == 1
+    load_fails(story, "req_4", says="both")
+    story.recorder.state("a", held("req_more"))
+    assert breakers(story.look()) == [("opened", 2)]
 
 
 def test_a_helper_that_hands_back_for_work_of_its_own_has_not_failed():
@@ -292,6 +314,31 @@ def test_a_young_lease_follows_the_helpers_window_and_address_at_once(told, rest
     changed = story.master.state.leases[ON.link].event
     wanted = (lease.lease, told.get("url", lease.helper_url), told.get("context", lease.context))
     assert (changed.lease, changed.helper_url, changed.context) == wanted
+
+
+def test_a_lease_that_lives_on_for_what_is_out_follows_the_helper_too_and_says_so_once():
+    story = Story()
+    story.burst(3)
+    story.recorder.state("a", lend(Lent, "req_2", ON, work=WORK, out=1, waited_us=1))
+    assert leases(story.look()) == []
+    story.recorder.state("b", registered(context=128))
+    assert leases(story.look()) == [("LeaseChanged", "b", 1)]
+    assert story.master.state.leases[ON.link].event.context == 128
+    story.recorder.state("a", QueueSnapshot(model=M, held=0, in_engine=2, lent=1))
+    assert leases(story.look()) == []
+    story.recorder.state("a", lend(LendAnswered, "req_2", ON, status=200, service_us=1_000_000))
+    assert leases(story.look()) == [("LeaseCleared", "b", 0)]
+
+
+def test_a_lease_that_is_narrowed_follows_the_helper_too():
+    story = Story()
+    story.burst(10)
+    story.recorder.state("a", lend(Lent, "req_2", ON, work=WORK, out=1, waited_us=1))
+    for i in (*range(3, 9), 0, 1):
+        story.recorder.state("a", finished(f"req_{i}"))
+    story.recorder.state("b", registered(context=4096))
+    assert leases(story.look()) == [("LeaseChanged", "b", 1)]
+    assert story.master.state.leases[ON.link].event.context == 4096
 
 
 def test_a_young_lease_follows_a_helper_that_sees_images_now():
