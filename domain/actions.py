@@ -76,6 +76,8 @@ class RefuseBorrow(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     request: RequestId
     status: int
     code: str
+    reason: str = ""
+    """Why, in the words of `borrow.returned`; empty where the code says it all."""
 
 
 class LoadModel(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -226,7 +226,7 @@ class HelperDesk:
     ) -> None:
         out.append(self._returned(offer, reason, after_arrival=after_arrival))
         code = "no_live_lease" if status == 403 else "offload_returned"
-        out.append(RefuseBorrow(request=offer.request, status=status, code=code))
+        out.append(RefuseBorrow(request=offer.request, status=status, code=code, reason=reason))
 
     def _returned(self, offer: BorrowOffer, reason: str, *, after_arrival: bool) -> BorrowReturned:
         return BorrowReturned(

@@ -85,7 +85,7 @@ class Desk:
             raise ApiError("model_not_found", f"node {self._node}: no model {head.model[:256]!r}", param="model")
         ticket, first = served.serving.borrow(self._offer(head))
         if not isinstance(first, AcceptBorrow):
-            await self._hand_back(first, ticket, client)
+            await self._hand_back(first, client)
             return
         try:
             await self._accepted(call, head, served, ticket, client)
@@ -164,7 +164,7 @@ class Desk:
         while True:
             action = await ticket.next()
             if isinstance(action, RefuseBorrow):
-                await self._hand_back(action, ticket, client)
+                await self._hand_back(action, client)
                 return
             if isinstance(action, Dispatch) and read is not None:
                 await self._run(call, head, served, ticket, read, client)
@@ -172,8 +172,7 @@ class Desk:
             if isinstance(action, Refuse):
                 # the node ends before it has begun
                 served.serving.borrower_gone(head.request)
-                ticket.returned = "draining"
-                await self._hand_back(_returned(head.request), ticket, client)
+                await self._hand_back(_stopped(head.request), client)
                 return
             assert isinstance(action, CancelEngine), f"request {head.request}: {action} is not for a desk"
 
@@ -210,16 +209,16 @@ class Desk:
             client.extra[lend_head.OUTCOME] = "failed"
             await client.fail(ApiError("engine_failed", f"node {self._node}: the engine failed", close=True))
 
-    async def _hand_back(self, action: object, ticket: Ticket, client: ClientAnswer) -> None:
+    async def _hand_back(self, action: object, client: ClientAnswer) -> None:
         assert isinstance(action, RefuseBorrow), f"{action} is not for an owner that waits"
         client.extra[lend_head.OUTCOME] = _OUTCOMES.get(action.code, "refused")
-        client.extra[lend_head.REASON] = ticket.returned or action.code
+        client.extra[lend_head.REASON] = action.reason or action.code
         error = ApiError(action.code, f"node {self._node}: {action.code}", status=action.status, close=True)
         await client.fail(error)
 
 
-def _returned(request: RequestId) -> RefuseBorrow:
-    return RefuseBorrow(request=request, status=409, code="offload_returned")
+def _stopped(request: RequestId) -> RefuseBorrow:
+    return RefuseBorrow(request=request, status=409, code="offload_returned", reason="draining")
 
 
 def _checked_body(head: LendHead, body: bytes) -> ReadRequest:

@@ -10,7 +10,7 @@ import msgspec
 from adapters.http.errors import ApiError
 from domain.actions import Action, LoadModel, OrderKey, Output, Refuse, RefuseBorrow
 from domain.engine_room import EngineRoom
-from domain.events import BorrowFinished, BorrowReturned, BorrowStarted, Fact, Kept, Lent, Started
+from domain.events import BorrowFinished, BorrowStarted, Fact, Kept, Lent, Started
 from domain.events.base import EventBody
 from domain.events.decision import LeaseEvent, LinkWord
 from domain.ids import LeaseId, LinkId, ModelId, RequestId
@@ -24,7 +24,7 @@ _LOG: Final = logging.getLogger("leaseway.node")
 
 State = Callable[[Fact], None]
 """States a fact: in order, at once, whatever the bus does."""
-_OfBorrowed = BorrowStarted | BorrowFinished | BorrowReturned
+_OfBorrowed = BorrowStarted | BorrowFinished
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
@@ -310,8 +310,6 @@ def _note_borrowed(ticket: Ticket, fact: _OfBorrowed) -> None:
             ticket.load_us = fact.load_us
         case BorrowFinished():
             ticket.service_us = fact.service_us
-        case BorrowReturned():
-            ticket.returned = fact.reason
 
 
 def as_error(refuse: Refuse) -> ApiError:

@@ -23,8 +23,6 @@ class Ticket:
         """Of a borrowed request: how long it was in service, once it has left the engine."""
         self.load_us = 0
         """Of a borrowed request: what loading the model for it took, once it has begun."""
-        self.returned = ""
-        """Of a borrowed request: why it is handed back."""
         self._actions: deque[Action] = deque()
         self._wake: asyncio.Future[None] | None = None
         self._work: asyncio.Timeout | None = None

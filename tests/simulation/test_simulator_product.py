@@ -5,6 +5,7 @@ The bounds are ratchets a little above what is measured; each improvement of the
 
 import pytest
 
+from domain.events import BorrowReturned, LendReturned
 from services.simulator.campaign import Task, run_all
 from services.simulator.drivers import driver
 from services.simulator.model.reference import reference_s
@@ -199,3 +200,30 @@ def test_helpers_that_nobody_measured_and_wrong_estimates_cost_little():
     assert unmeasured.scenarios["fallback/helper_speed_sigma=1.2"].gmean_drain <= 1.08
     wrong = summary_of("errors", ("ours",))["ours"]
     assert all(cell.mean_drain <= (1.08 if "learn=true" in name else 1.15) for name, cell in wrong.scenarios.items())
+
+
+class Listening(Cluster):
+    """Notes why requests come back, as the helper says it and as the owner hears it."""
+
+    def __init__(self, *arguments, **more):
+        self.given, self.heard_of = {}, {}
+        super().__init__(*arguments, **more)
+
+    def heard(self, node, fact):
+        if isinstance(fact, BorrowReturned):
+            self.given[fact.request] = fact.reason
+        elif isinstance(fact, LendReturned):
+            self.heard_of[fact.request] = fact.reason
+        return super().heard(node, fact)
+
+
+def test_an_owner_hears_in_its_helpers_words_why_a_request_comes_back(tmp_path):
+    path = tmp_path / "hang.toml"
+    path.write_text(
+        'about = "A helper hangs while it loads."\n[cluster]\nspeeds = [1, 2]\nload_s = 30\njob_s = 10\n'
+        '[[traffic]]\nshape = "burst"\njobs = 40\n[[faults]]\nkind = "hang"\nnode = 1\nat_s = 10\nlasts_s = 8\n'
+    )
+    run = Listening(draw(str(path), 1000), seed=1000)
+    run.run()
+    assert run.heard_of == run.given
+    assert sorted(run.given.values()) == ["load_failed"] * 2

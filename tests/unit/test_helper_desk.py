@@ -90,7 +90,9 @@ def test_the_desk_takes_no_more_of_an_owner_than_its_lease_has_slots():
 def test_a_lend_without_a_live_lease_is_refused(changes):
     outputs = helper().borrow(offer(1, **changes), 0)
     assert of(outputs, BorrowReturned).reason == "no_live_lease"
-    assert of(outputs, RefuseBorrow) == RefuseBorrow(request=rid(1), status=403, code="no_live_lease")
+    assert of(outputs, RefuseBorrow) == RefuseBorrow(
+        request=rid(1), status=403, code="no_live_lease", reason="no_live_lease"
+    )
 
 
 def test_a_helper_with_own_work_waiting_hands_a_lend_back_and_says_that_it_was_busy_before():
@@ -100,7 +102,9 @@ def test_a_helper_with_own_work_waiting_hands_a_lend_back_and_says_that_it_was_b
     outputs = made.borrow(offer(1), 5)
     assert told(outputs) == ["BorrowReturned r1", "RefuseBorrow r1"]
     assert (of(outputs, BorrowReturned).reason, of(outputs, BorrowReturned).after_arrival) == ("own_work", False)
-    assert of(outputs, RefuseBorrow) == RefuseBorrow(request=rid(1), status=409, code="offload_returned")
+    assert of(outputs, RefuseBorrow) == RefuseBorrow(
+        request=rid(1), status=409, code="offload_returned", reason="own_work"
+    )
 
 
 def test_own_work_that_arrives_takes_back_every_borrowed_request_that_has_not_started():

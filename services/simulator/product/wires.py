@@ -112,7 +112,7 @@ class Wires:
         runtime, now_us = owner.runtimes[lend.grant.owner_model], self._cluster.time.now_us
         match refusal.status:
             case 409:
-                outputs = runtime.lend_returned(lend.request, lend.lease, "own_work", now_us)
+                outputs = runtime.lend_returned(lend.request, lend.lease, refusal.reason or refusal.code, now_us)
             case 503:
                 outputs = runtime.lend_busy(lend.request, lend.lease, now_us)
             case _:
