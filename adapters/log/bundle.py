@@ -258,7 +258,9 @@ def _unpacked(packed: zipfile.ZipFile, name: str) -> bytes:
     info = packed.getinfo(name)
     if info.compress_type not in {zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED} or info.file_size > MEMBER_BYTES_MAX:
         return b""
-    return packed.read(info)
+    with packed.open(info) as member:
+        # not `packed.read`: that unpacks all there is before it looks at the stated size, and a false one bounds nothing
+        return member.read(info.file_size)
 
 
 def file_digest(path: Path) -> str:

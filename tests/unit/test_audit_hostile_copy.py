@@ -2,6 +2,7 @@
 
 import json
 import random
+import tracemalloc
 import zipfile
 from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
@@ -120,6 +121,22 @@ def test_a_member_that_unpacks_to_more_than_is_allowed_is_not_unpacked(exported:
     member = next(each for each in copy.header.members if each.first == 101)
     assert copy.content(member) == b""
     assert ("LW_EVENTS/000000000101.jsonl", 0) in copy.damaged
+
+
+def test_a_member_that_states_less_than_it_unpacks_to_fills_no_memory(exported: Path):
+    with zipfile.ZipFile(exported) as packed:
+        members = {name: packed.read(name) for name in packed.namelist()}
+    with zipfile.ZipFile(exported, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as packed:
+        for name, content in {**members, "LW_EVENTS/000000000101.jsonl": bytes(64 * 1024**2)}.items():
+            packed.writestr(name, content)
+        packed.getinfo("LW_EVENTS/000000000101.jsonl").file_size = 100
+    copy = bundle.load(exported)
+    tracemalloc.start()
+    try:
+        assert ("LW_EVENTS/000000000101.jsonl", 0) in copy.damaged
+        assert tracemalloc.get_traced_memory()[1] < 16 * 1024**2
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("packing", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA], ids=["bzip2", "lzma"])
