@@ -9,6 +9,7 @@ from typing import Final
 
 from aiohttp import web
 
+from adapters.http.body import ask_for_body
 from adapters.http.errors import ApiError
 from adapters.http.headers import to_client, to_engine
 from adapters.http.server import Call
@@ -144,8 +145,7 @@ class Relay:
 
 async def _body(call: Call) -> AsyncIterator[bytes]:
     """Ask the owner for the body, and yield it as it comes."""
-    await call.request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-    call.request.writer.output_size = 0  # aiohttp's own way to say that the answer has not begun
+    await ask_for_body(call.request)
     async for part in call.request.content.iter_any():
         yield part
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import msgspec
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from adapters.http.errors import ApiError
 from adapters.http.members import NotAnObjectError, RepeatedKeyError, Span, spans
@@ -121,12 +121,21 @@ class BodyReader:
             raise ApiError("queue_full", f"bodies of requests fill {self._all_bytes} bytes already", close=True)
         self._used_bytes += reserved
         try:
+            await ask_for_body(request)
             body = await read_bytes(request, self.limit_bytes, self._clock)
             self._used_bytes += len(body) - reserved
             reserved = len(body)
             yield body
         finally:
             self._used_bytes -= reserved
+
+
+async def ask_for_body(request: web.BaseRequest) -> None:
+    """Say 100 to one that waits for it before it sends its body."""
+    waits = request.headers.get("Expect", "").strip().lower() == "100-continue" and request.version >= HttpVersion11
+    if waits and not request.content.is_eof():
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0  # aiohttp's own way to say that the answer has not begun
 
 
 async def read_bytes(request: web.BaseRequest, limit_bytes: int, clock: Clock) -> bytes:

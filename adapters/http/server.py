@@ -6,6 +6,7 @@ aiohttp's own defaults let silent and half-sent requests stay for ever, log a tr
 
 import asyncio
 import logging
+import socket
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -32,6 +33,8 @@ class Deadlines(msgspec.Struct, frozen=True, kw_only=True):
     """From the first byte of a request to the end of its headers."""
     idle_s: float = 15
     """Between requests of one connection."""
+    take_s: float = 60
+    """Until something of what was sent has arrived: for a client that is there and takes nothing, or is gone without a word."""
 
 
 class Call(msgspec.Struct, kw_only=True):
@@ -157,6 +160,11 @@ class _Connection(RequestHandler):
             self.force_close()
             return
         self._arm(self._deadlines.first_byte_s)
+        option = getattr(socket, "TCP_USER_TIMEOUT", None)  # Linux has it
+        if option is not None:
+            transport.get_extra_info("socket").setsockopt(
+                socket.IPPROTO_TCP, option, int(self._deadlines.take_s * 1000)
+            )
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -181,6 +189,8 @@ class _Connection(RequestHandler):
     ) -> web.StreamResponse:
         """Answer in our shape; a client's malformed request is no event for an operator, a fault of ours is."""
         del message  # the parser's words may quote the request
+        if isinstance(exc, ConnectionError) and (request.transport is None or request.transport.is_closing()):
+            raise exc  # the client has left: there is nobody to be told, and nothing for an operator to see to
         if status >= 500:
             _LOG.error("handler_failed", exc_info=exc, extra={"path": request.rel_url.raw_path})
             if request.writer.output_size > 0:

@@ -1,6 +1,5 @@
 """The helper's side of a lend: checks who asks and under which lease before it says 100, then serves it as its own engine can."""
 
-import asyncio
 import contextlib
 import hmac
 import logging
@@ -89,7 +88,8 @@ class Desk:
             return
         try:
             await self._accepted(call, head, served, ticket, client)
-        except asyncio.CancelledError:
+        except BaseException:
+            # its owner has left, or we have made a mistake: nobody waits for it any more, so it must not keep its place
             served.serving.borrower_gone(head.request)
             raise
         finally:
@@ -140,19 +140,13 @@ class Desk:
             restore=link is not None and link.restore_after_borrow,
         )
 
-    # -- after it
+    # -- after it (who reads the body says it)
 
     async def _accepted(self, call: Call, head: LendHead, served: Served, ticket: Ticket, client: ClientAnswer) -> None:
-        await call.request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        call.request.writer.output_size = 0  # aiohttp's own way to say that the answer has not begun
         async with contextlib.AsyncExitStack() as kept:
             read: ReadRequest | None = None
-            try:
-                async with ticket.working():
-                    read = _checked_body(head, await kept.enter_async_context(self._bodies.reading(call.request)))
-            except ApiError:
-                served.serving.borrower_gone(head.request)
-                raise
+            async with ticket.working():
+                read = _checked_body(head, await kept.enter_async_context(self._bodies.reading(call.request)))
             if read is not None:
                 served.serving.borrow_body(head.request)
             await self._follow(call, head, served, ticket, read, client)

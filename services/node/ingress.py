@@ -1,6 +1,5 @@
 """The client's side of a node: OpenAI's API for the models that the node owns."""
 
-import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Protocol
@@ -105,8 +104,9 @@ class Ingress:
             client.keep_alive()
         try:
             await self._follow(served, ticket, work, new, client)
-        except asyncio.CancelledError:
-            # the machines know already if it was in the engine; saying it twice changes nothing
+        except BaseException:
+            # its client has left, or we have made a mistake: nobody waits for it any more, so it must not keep its place. The
+            # machines know already if it was in the engine; saying it twice changes nothing
             served.serving.client_gone(call.id)
             raise
         finally:

@@ -1,6 +1,5 @@
 """The owner's side of a lend: sends a held request to a helper and passes the answer on to the client."""
 
-import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
@@ -78,10 +77,6 @@ class HttpLender:
                 async with ticket.working():
                     return await self._lend(served, lend, client, span)
                 span.fail("taken_back")
-        except asyncio.CancelledError:
-            # by now the connection is closed: the helper cancels its engine
-            served.serving.client_gone(ticket.request)
-            raise
         finally:
             client.served_by = client.served_by if client.sent else self._node
         return False

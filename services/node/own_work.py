@@ -51,7 +51,8 @@ async def run_on_own_engine(
 ) -> EngineResult:
     """Give the request to the engine and its answer to the client; tell the machines once how it left, and return that.
 
-    The next action of the ticket breaks the work off. `gone` is called if this is cancelled: whoever asked has left.
+    The next action of the ticket breaks the work off. `gone` is called if whoever asked has left: this is cancelled, or what it
+    writes does not arrive.
     However this ends, the connection to the engine is closed or idle.
     """
     result = BROKEN
@@ -61,7 +62,8 @@ async def run_on_own_engine(
             async with ticket.working():
                 result = await _ask(served, msgspec.structs.replace(work, headers=span.headers(work.headers)), client)
             _tell(span, result)
-    except asyncio.CancelledError:
+    except (asyncio.CancelledError, ConnectionError):
+        # of an engine's connections the port speaks otherwise: this one is the client's
         gone(ticket.request)
         raise
     finally:

@@ -217,3 +217,27 @@ def test_every_own_error_has_openais_shape_and_tells_whether_to_try_again():
             assert headers["x-should-retry"] == "false"
         if status in {400, 404, 503}:
             assert "x-should-retry" not in headers
+
+
+async def test_a_client_that_takes_nothing_of_a_whole_answer_is_dropped_and_one_that_reads_slowly_is_not():
+    async def much(_: Call) -> web.StreamResponse:
+        return web.Response(body=bytes(16 * 1024 * 1024))
+
+    async with serving(much, deadlines=Deadlines(take_s=0.5)) as port:
+        idle_reader, idle = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+        idle.transport.pause_reading()  # type: ignore[attr-defined]
+        idle.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        reader, slow = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+        slow.write(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        got, looks = 0, 0
+        async with asyncio.timeout(30):
+            while part := await reader.read(256 * 1024):
+                got, looks = got + len(part), looks + 1
+                if looks < 20:  # for four times as long as the other one has
+                    await asyncio.sleep(0.1)
+            assert got > 16 * 1024 * 1024
+            idle.transport.resume_reading()  # type: ignore[attr-defined]
+            with pytest.raises(ConnectionError):
+                await idle_reader.readexactly(got)
+        slow.close()
+        idle.close()

@@ -1,6 +1,8 @@
 """The edge of a node: what it refuses, what it lists, and what it never tells."""
 
+import asyncio
 import contextlib
+import json
 import logging
 from collections.abc import AsyncIterator
 
@@ -11,7 +13,7 @@ from yarl import URL
 from domain.events import codec
 from services.config import Limits
 from tests.support.local_nodes import CHAT, LocalNode, client_of, local_node, model_at
-from tests.support.odd_server import Heard, OddServer, Reply, event, odd_server, stream
+from tests.support.odd_server import DONE, Heard, OddServer, Reply, event, odd_server, stream
 
 PATH = "/v1/chat/completions"
 STREAM = CHAT | {"stream": True}
@@ -115,3 +117,75 @@ async def test_no_prompt_and_no_answer_stands_in_a_fact_or_a_log_line(caplog: py
     for canary in (secret, told):
         assert canary not in said
         assert canary not in logged
+
+
+ASKED = json.dumps(CHAT).encode()
+
+
+def rows(host: str, *more: str, version: str = "1.1") -> bytes:
+    """Return the head of a chat request as a client may write it."""
+    lines = (f"POST {PATH} HTTP/{version}", f"Host: {host}", "Content-Type: application/json", *more)
+    return "".join(f"{line}\r\n" for line in lines).encode() + b"\r\n"
+
+
+@contextlib.asynccontextmanager
+async def wire(local: LocalNode) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter, str]]:
+    """Give a bare connection to a node, and how it is called in a Host header."""
+    host = local.url.removeprefix("http://")
+    name, port = host.split(":")
+    reader, writer = await asyncio.open_connection(name, int(port))
+    try:
+        async with asyncio.timeout(10):
+            yield reader, writer, host
+    finally:
+        writer.close()
+
+
+async def answer_on(reader: asyncio.StreamReader) -> tuple[int, dict[str, object]]:
+    """Return (status, body) of the next whole answer on a connection."""
+    head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+    body = await reader.readexactly(int(head.partition("content-length:")[2].split("\r\n")[0]))
+    return int(head.split(" ")[1]), json.loads(body)
+
+
+async def test_a_client_that_waits_for_a_100_before_its_body_is_told_to_go_on_or_why_not():
+    async with odd_server() as engine, node_with(engine, limits=Limits(body_bytes=1500)) as (local, _):
+        async with wire(local) as (reader, writer, host):
+            writer.write(rows(host, "Expect: 100-continue", f"Content-Length: {len(ASKED)}"))
+            assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+            writer.write(ASKED)
+            assert (await answer_on(reader))[0] == 200
+            # one that does not wait after all is not told so, and its connection goes on
+            writer.write(rows(host, "Expect: 100-continue", f"Content-Length: {len(ASKED)}") + ASKED)
+            assert (await answer_on(reader))[0] == 200
+        async with wire(local) as (reader, writer, host):
+            writer.write(rows(host, "Expect: 100-continue", "Content-Length: 9000"))
+            status, body = await answer_on(reader)
+            assert (status, body["error"]["code"]) == (413, "body_too_large")  # type: ignore[index]
+            assert await reader.read() == b""
+
+
+async def test_old_pipelined_and_chunked_requests_are_answered_each_once_and_in_order():
+    async def tell(heard: Heard, reply: Reply) -> None:
+        await reply.json({"user": heard.json().get("user")})
+
+    async with odd_server(tell) as engine, node_with(engine) as (local, _):
+        bodies = [json.dumps(CHAT | {"user": user}).encode() for user in "abc"]
+        async with wire(local) as (reader, writer, host):
+            writer.write(b"".join(rows(host, f"Content-Length: {len(body)}") + body for body in bodies))
+            assert [(await answer_on(reader))[1]["user"] for _ in bodies] == ["a", "b", "c"]
+            dripped = b"".join(b"1\r\n%c\r\n" % byte for byte in bodies[1]) + b"0\r\n\r\n"
+            writer.write(rows(host, "Transfer-Encoding: chunked") + dripped)
+            assert (await answer_on(reader))[1]["user"] == "b"
+        async with wire(local) as (reader, writer, host):
+            writer.write(rows(host, f"Content-Length: {len(bodies[2])}", version="1.0") + bodies[2])
+            assert (await answer_on(reader))[1]["user"] == "c"
+            assert await reader.read() == b"", "an old client is told the end by the end of its connection"
+        engine.script = stream([event("a"), DONE])
+        async with wire(local) as (reader, writer, host):
+            asked = json.dumps(STREAM).encode()
+            writer.write(rows(host, f"Content-Length: {len(asked)}", version="1.0") + asked)
+            whole = await reader.read()
+            assert whole.partition(b"\r\n\r\n")[2] == event("a").replace(b"local", b"public") + DONE
+            assert b"chunked" not in whole
+        assert len(engine.heard) == 6
