@@ -9,6 +9,8 @@ _NS: Final = 1_000_000_000
 _EVER: Final = 1 << 63
 UNHEARD: Final = "not_heard_of"
 """Nobody had said anything of the node by then: it was not there yet, or what it said is not kept any more."""
+UNTOLD: Final = "not_stored_yet"
+"""What was said by then is not in the tables yet, or is still to be said."""
 _DRAINS: Final = "draining"
 Pair = tuple[str, str]
 """Node and model."""
@@ -25,12 +27,13 @@ def idle_steps(
     words: Iterable[Row],
     served: Iterable[Row],
     lives: Iterable[Row] = (),
+    known_s: int = _EVER // _NS,
 ) -> list[dict[str, Any]]:
     """Return for each step, node and model whether it was busy, idle or unknown, and for how long it served (us).
 
     A step is busy if anything ran in it; idle if nothing did and the node was known to be well throughout; else unknown, with
-    `why`: the first word that was not good, or `not_heard_of`. What has not ended ran while the node was well, and no longer
-    than the process that began it.
+    `why`: the first word that was not good, `not_heard_of`, or `not_stored_yet`. What has not ended ran while the node was well,
+    and no longer than the process that began it.
 
     Args:
         since_s: begin of the window, seconds since 1970.
@@ -40,6 +43,7 @@ def idle_steps(
         words: node, at_ns, good, why: what was said of nodes, good or not, from before the window on.
         served: node, model, from_ns, to_ns of what ran; to_ns 0 while it has not ended.
         lives: node, at_ns: when a process of the node began or ended.
+        known_s: from here on, something that was said may be missing.
     """
     starts = range(since_s - since_s % step_s, until_s, step_s)
     known = _by_node(words)
@@ -48,9 +52,11 @@ def idle_steps(
     found: list[dict[str, Any]] = []
     for t in starts:
         begin, end = max(t, since_s) * _NS, min(t + step_s, until_s) * _NS
-        unwell = {node: _unwell(known.get(node, ()), begin, end) for node, _ in pairs}
+        told = min(end, known_s * _NS)
+        untold = UNTOLD if told < end else ""
+        unwell = {node: _unwell(known.get(node, ()), begin, end) or untold for node, _ in pairs}
         for node, model in pairs:
-            busy_ns = sum(_overlap(span, begin, end) for span in ran.get((node, model), ()))
+            busy_ns = sum(_overlap(span, begin, told) for span in ran.get((node, model), ()))
             why = "" if busy_ns else unwell[node]
             state = "busy" if busy_ns else "unknown" if why else "idle"
             row = {"t": t, "node": node, "model": model, "state": state}

@@ -7,6 +7,7 @@ import msgspec
 from adapters.clickhouse.pages import BadQueryError, Row
 from adapters.clickhouse.store import Store
 from adapters.clickhouse.telemetry import BELIEVED, IN_ROWS, Window
+from adapters.times import utc
 
 _LOOK_BACK_S: Final = 86_400
 """A request that started longer than this before the window, and has not ended, is not seen."""
@@ -42,7 +43,7 @@ def seen(store: Store, window: Window) -> Seen:
         rule = (
             f"must leave no more than {FACTS_MAX} requests or words of health in the window, or one node be asked for"
         )
-        raise BadQueryError("from", f"from: {rule}, got {window.since_s}")
+        raise BadQueryError("from", f"from: {rule}, got {utc(window.since_s * 10**9, 'seconds')}")
     return Seen(models=models, words=words, served=served, lives=lives)
 
 
@@ -96,7 +97,8 @@ SELECT node, model, from_ns, to_ns FROM (
   SELECT producer AS node, JSONExtractString(body, 'data', 'model') AS model, toInt64(at_ns) AS from_ns, toInt64(0) AS to_ns
   FROM events
   WHERE {_SPAN} AND stream = 'LW_EVENTS' AND event = 'queue.started' AND {BELIEVED}
-    AND JSONExtractString(body, 'data', 'request') NOT IN (SELECT request FROM requests WHERE {_SPAN})
+    AND JSONExtractString(body, 'data', 'request') NOT IN (
+      SELECT request FROM requests WHERE {_SPAN} AND outcome != 'orphaned')
   UNION ALL
   SELECT producer AS node, JSONExtractString(body, 'data', 'model') AS model, toInt64(at_ns) AS from_ns, toInt64(0) AS to_ns
   FROM events

@@ -30,6 +30,8 @@ _BEFORE_S: Final = 3600
 _STORED_WITHIN_S: Final = 5
 """An end is stored at most so long after it happened; one that comes later leaves its backlog unmeasured. Not longer: while one
 of the backlog still runs, what came so soon after the plan and has ended is taken for it."""
+_S_MAX: Final = (1 << 32) - 1
+"""What a column of type DateTime holds."""
 
 Restarts = Mapping[str, Sequence[int]]
 """Owner -> when its processes began, in nanoseconds."""
@@ -41,7 +43,8 @@ def savings(store: Store, window: Window) -> Answer:
     Raises:
         StoreError: ClickHouse refused the query, found it too heavy, or is not there.
     """
-    later = window.parameters() | {"ends": window.until_s + _ENDS_WITHIN_S}
+    span = {"back": max(0, window.since_s - _BEFORE_S), "ends": min(_S_MAX, window.until_s + _ENDS_WITHIN_S)}
+    later = window.parameters() | span
     restarts: dict[str, list[int]] = {}
     for began in store.query(_RESTARTS, later):
         restarts.setdefault(began["node"], []).append(began["at_ns"])
@@ -85,9 +88,9 @@ def _judged(row: Row, restarts: Restarts) -> Row:
 
 
 _ALONE: Final = "drain_us + owner_out * greatest(owner_job_us, 0)"
-_SPAN: Final = f"""\
-day >= toDate(toDateTime({{since:UInt32}} - {_BEFORE_S}, 'UTC')) AND day <= toDate(toDateTime({{ends:UInt32}}, 'UTC'))
-    AND at_ns >= toUInt64({{since:UInt32}} - {_BEFORE_S}) * 1000000000 AND at_ns < toUInt64({{ends:UInt32}}) * 1000000000"""
+_SPAN: Final = """\
+day >= toDate(toDateTime({back:UInt32}, 'UTC')) AND day <= toDate(toDateTime({ends:UInt32}, 'UTC'))
+    AND at_ns >= toUInt64({back:UInt32}) * 1000000000 AND at_ns < toUInt64({ends:UInt32}) * 1000000000"""
 _SLACK_NS: Final = _STORED_WITHIN_S * 1_000_000_000
 _MINUTE_NS: Final = 60_000_000_000
 _BOUND_US: Final = _ENDS_WITHIN_S * 1_000_000

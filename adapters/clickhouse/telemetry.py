@@ -29,6 +29,8 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     step_s: int
     node: str = ""
     model: str = ""
+    known_s: int = (1 << 32) - 1
+    """Of what was stored from here on, something may not be in the tables yet."""
 
     def parameters(self) -> dict[str, object]:
         """Return the values that statements name."""
@@ -273,7 +275,8 @@ WHERE {IN_ROWS} AND {BELIEVED} AND kind = 'loaded' AND {{node:String}} IN ('', n
 ORDER BY epoch, seq LIMIT 1 BY producer, incarnation, pseq"""  # noqa: S608  # names of ours
 _GONE: Final = f"""\
 SELECT node, model, at_ns AS gone_ns FROM loads
-WHERE day >= toDate(toDateTime({{since:UInt32}}, 'UTC')) - 1 AND day <= toDate(toDateTime({{until:UInt32}}, 'UTC'))
+WHERE day >= toDate(toDateTime(greatest({{since:UInt32}}, 86400) - 86400, 'UTC'))
+  AND day <= toDate(toDateTime({{until:UInt32}}, 'UTC'))
   AND kind = 'unloaded' AND {BELIEVED}
 ORDER BY epoch, seq LIMIT 1 BY producer, incarnation, pseq"""  # noqa: S608  # names of ours
 _PING_PONG: Final = f"""\

@@ -47,9 +47,11 @@ Steps of `savings` are as short as the window allows unless `step` says otherwis
 saved once: `saved_us` is null where `counted_in` names another step, so that it may be added up; it is below zero where lending
 lost time, 0 where nothing was lent, and null where nobody knows: [what the counterfactual is, and what it does not
 know](../how-to/look-after-history.md). `idle` refuses a window of which it could see a part only; `why` says of an unknown step
-what was heard of the node: nothing (`not_heard_of`), or the first word that was not good.
+what was heard of the node: nothing (`not_heard_of`), or the first word that was not good; `not_stored_yet` is said of what is
+still to come, and where the tables are behind the streams.
 
 """
+OF_TELEMETRY = {"model": ("a model's id", "the model that clients asked for; of `loads` and `idle`, the node's own")}
 REST = """\
 ### The projections themselves
 
@@ -81,7 +83,7 @@ def with_history(page: str) -> str:
     """Return `page` with its part about history as it is now."""
     part = f"{BEGIN}{HEAD}{DECISIONS}{_parameters(_of_decisions(), DEFAULTS)}\n{TELEMETRY}"
     window = {"from": "an hour before `to`", "to": "now", "step": "fitting"}
-    part += _parameters(("from", "to", "step", "node", "model"), window)
+    part += _parameters(("from", "to", "step", "node", "model"), window, ABOUT | OF_TELEMETRY)
     part += "\n| question | answers | of each row |\n|---|---|---|\n"
     part += "".join(f"| `{name}` | {about} | {_columns(name)} |\n" for name, about in NAMES.items())
     part += f"\n{REST}{END}"
@@ -96,8 +98,8 @@ def _of_decisions() -> Sequence[str]:
     return (*filters, "from", "to", "limit", "after", "folded")
 
 
-def _parameters(names: Sequence[str], defaults: Mapping[str, str]) -> str:
-    rows = "".join(f"| `{name}` | {ABOUT[name][0]} | {defaults.get(name, '')} | {ABOUT[name][1]} |\n" for name in names)
+def _parameters(names: Sequence[str], defaults: Mapping[str, str], about: Mapping[str, tuple[str, str]] = ABOUT) -> str:
+    rows = "".join(f"| `{name}` | {about[name][0]} | {defaults.get(name, '')} | {about[name][1]} |\n" for name in names)
     return f"| parameter | is | default | asks for |\n|---|---|---|---|\n{rows}"
 
 

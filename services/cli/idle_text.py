@@ -8,10 +8,11 @@ from projections.words import count
 from services.cli.show import Row
 
 _WORDS: Final = {
-    "not_heard_of": "its node had not spoken yet",
+    "not_heard_of": "its node had not spoken yet, or longer ago than is kept",
     "heartbeat_missed": "its node was silent",
     "draining": "its node was shutting down",
     "stopped": "its node had stopped",
+    "not_stored_yet": "it is not in the tables yet, or still to come",
 }
 """Why a step is unknown, in words; a state of a node's health stands for itself."""
 _NAMED: Final = 4

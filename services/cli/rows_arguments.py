@@ -75,9 +75,7 @@ def add_telemetry(add: Callable[..., Any], command: Callable[..., argparse.Argum
         telemetry.add_argument(f"--{name}", type=a_time_as_said, metavar="TIME", help=what)
     for name, what in (("node", "only what is about this node"), ("model", "only what is about this model")):
         telemetry.add_argument(f"--{name}", default="", metavar=name.upper(), help=what)
-    telemetry.add_argument(
-        "--step", type=int, default=0, metavar="S", help="seconds of a step, whole minutes (default: fitting)"
-    )
+    telemetry.add_argument("--step", type=int, metavar="S", help="seconds of a step, whole minutes (default: fitting)")
     telemetry.add_argument(
         "--all",
         action="store_true",

@@ -25,13 +25,17 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
 }
 """What a table shows of each question, beside the time of the step."""
 _WORDS: Final = {"out_per_service_s": "out per s", "home_us": "alone"}
+_SAVED_IS: Final = (
+    "measured against what plans had predicted for the owner alone; probes, and what came after those plans, are not in it: "
+    "`leaseway audit what-if --policy none` runs every request on as if nothing had been lent"
+)
 
 
 def run(parsed: argparse.Namespace) -> int:
     """Print the answer to one question, a row for each step and group."""
     place, out = here(parsed), Output(as_json=parsed.json)
     said = {"from": parsed.since, "to": parsed.until, "step": parsed.step, "node": parsed.node, "model": parsed.model}
-    query = {name: str(value) for name, value in said.items() if value}
+    query = {name: str(value) for name, value in said.items() if value not in {None, ""}}
     path = f"/admin/v1/telemetry/{parsed.question}"
     url, flags = place.endpoints.projector, {"from": "--since", "to": "--until"}
     answer: dict[str, Any] = asyncio.run(get(place, "projector", url, path, query, flags=flags))
@@ -69,6 +73,7 @@ def print_table(out: Output, question: str, rows: Sequence[Row], step_s: int, *,
     if question == "savings" and rows:
         saved = [row["saved_us"] for row in rows if row["saved_us"] is not None]
         note(f"saved {_signed(sum(saved))} over {count(len(saved), 'backlog')} that can be measured")
+        note(_SAVED_IS)
 
 
 def _in_words(question: str, row: Row) -> dict[str, object]:

@@ -80,7 +80,7 @@ def _decisions_by_time(desk: Desk) -> Answer:
             said["reason"] = said.pop("code")
         for name, column in (("from", "since_ns"), ("to", "until_ns")):
             if name in said:
-                said[column] = str(take_time(said, name, now_ns, 0))
+                said[column] = str(max(1, take_time(said, name, now_ns, 0)))  # 0 asks for any
         return await decisions(call, said)
 
     return answer

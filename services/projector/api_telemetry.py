@@ -1,7 +1,10 @@
 """What a cluster did over a window, step by step: /admin/v1/telemetry/..."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, Final
+
+import msgspec
 
 from adapters.clickhouse.idleness import seen
 from adapters.clickhouse.pages import BadQueryError
@@ -10,8 +13,12 @@ from adapters.clickhouse.store import Store
 from adapters.clickhouse.telemetry import POINTS_MAX, ROWS_MAX, SERIES, Answer, Window, loads, series
 from adapters.http.server import Call
 from adapters.times import utc
+from domain.errors import BusError
+from domain.subjects import EVENTS, LEDGER
 from projections.idle import idle_steps
+from services.projector.follow import Progress
 from services.projector.parameters import CHECKS, Parameters, none_left, take_number, take_time
+from services.projector.projector import Projector
 from services.projector.routes import Answer as Route
 from services.projector.routes import Desk, Routes
 
@@ -29,6 +36,7 @@ _STEPS: Final = (60, 300, 900, 3600, 21_600, 86_400)
 """What a step is if nobody says: the first of these that gives few enough of them."""
 _POINTS: Final = 120
 """Steps of a window if nobody says."""
+_BUS_S: Final = 1.0
 
 
 def add(routes: Routes, desk: Desk) -> None:
@@ -39,8 +47,12 @@ def add(routes: Routes, desk: Desk) -> None:
 
 def _answer(desk: Desk, name: str) -> Route:
     async def answer(_: Call, said: Parameters) -> dict[str, Any]:
-        window = take_window(said, await desk.now_ns(), finest=name == "savings")
+        now_ns = await desk.now_ns()
+        window = take_window(said, now_ns, finest=name == "savings")
         none_left(said)
+        if name == "idle":
+            known_ns = await carried_until(desk.projector, now_ns)
+            window = msgspec.structs.replace(window, known_s=-(-known_ns // 1_000_000_000))
         found: Answer = await desk.ask(question(name), window)
         return {
             "from": window.since_s,
@@ -69,8 +81,25 @@ def idle(store: Store, window: Window) -> Answer:
     """Return which nodes and models were idle."""
     known = seen(store, window)
     span = window.since_s, window.until_s, window.step_s
-    rows = idle_steps(*span, known.models, known.words, known.served, known.lives)
+    rows = idle_steps(*span, known.models, known.words, known.served, known.lives, window.known_s)
     return Answer(rows=rows[:ROWS_MAX], source="rows")
+
+
+async def carried_until(projector: Projector, now_ns: int) -> int:
+    """Return until when all that was stored is in the tables, in nanoseconds since the epoch: now, if nothing is behind."""
+    return min([await _carried(projector, projector.progress[name], now_ns) for name in (EVENTS, LEDGER)])
+
+
+async def _carried(projector: Projector, progress: Progress, now_ns: int) -> int:
+    stream, following = projector.streams[progress.stream], None
+    try:
+        async with asyncio.timeout(_BUS_S):
+            if (await stream.bounds()).last <= progress.position:
+                return now_ns
+            following = await stream.get(progress.position + 1)
+    except (BusError, TimeoutError):
+        pass  # then nobody knows what came after the newest row
+    return following.stamp_ns if following is not None else progress.at_ns
 
 
 def take_window(said: Parameters, now_ns: int, *, finest: bool = False) -> Window:
@@ -87,7 +116,7 @@ def take_window(said: Parameters, now_ns: int, *, finest: bool = False) -> Windo
     span = until_s - since_s
     most = POINTS_MAX if finest else _POINTS
     fitting = next((step for step in _STEPS if span / step <= most), max(60, -(-span // most // 60) * 60))
-    step_s = take_number(said, "step", fitting, _STEP_MAX, least=60)
+    step_s = take_number(said, "step", min(fitting, _STEP_MAX), _STEP_MAX, least=60)
     if step_s % 60:
         raise BadQueryError("step", f"step: must be whole minutes in seconds, got {step_s}")
     if span / step_s > POINTS_MAX:

@@ -171,13 +171,14 @@ async def test_a_node_is_idle_only_while_it_was_known_to_be_well_and_served_noth
     await scene.at(300).silent("n2")
     await scene.client.bus.tell(Teller("n3"), registered(MODEL))
     await scene.at(500).n1_says(Started(request=request(9), model=MODEL, work=1, wait_us=0, in_engine=1))
-    rows = await scene.asked("idle")
+    rows = await scene.at(600).asked("idle")
     told = {node: "".join(row["state"][0] for row in rows if row["node"] == node) for node in ("n1", "n2", "n3")}
     assert told == {"n1": "ibbiiiiibb", "n2": "iiiiiuuuuu", "n3": "uuuuuuiiii"}
     assert [round(row["served_us"] / 1e6) for row in rows if row["node"] == "n1"] == [0, 20, 40, 0, 0, 0, 0, 0, 40, 60]
 
 
-async def test_what_a_dead_process_had_begun_runs_no_longer_than_its_node_was_heard_of(scene: Scene):
+@pytest.mark.parametrize("orphaned", [False, True])
+async def test_what_a_dead_process_had_begun_runs_no_longer_than_its_node_was_heard_of(scene: Scene, orphaned: bool):
     """n1 starts a request at 10 and n2 a borrowed one; n1 is silent from 130 on and comes back at 290 as a new process."""
     await scene.at(-60).n1_says(registered(MODEL))
     await scene.n2_says(registered(MODEL))
@@ -186,11 +187,41 @@ async def test_what_a_dead_process_had_begun_runs_no_longer_than_its_node_was_he
     await scene.at(130).silent("n1")
     await scene.at(250).n2_says(registered(MODEL))
     await scene.at(290).n1_says(registered(MODEL))
-    rows = await scene.asked("idle")
+    if orphaned:  # the master gives up what that process had
+        await scene.client.bus.commit(RequestOrphaned(node=NodeId("n1"), model=MODEL, request=request(9)))
+    rows = await scene.at(600).asked("idle")
     told = {node: "".join(row["state"][0] for row in rows if row["node"] == node) for node in ("n1", "n2")}
     assert told == {"n1": "bbbuuiiiii", "n2": "bbbbbiiiii"}
     assert {row["why"] for row in rows if row["state"] == "unknown"} == {"stale"}
     assert {row["why"] for row in rows if row["state"] != "unknown"} == {""}
+
+
+async def test_of_what_is_still_to_come_nobody_is_called_idle_or_busy(scene: Scene):
+    await scene.at(-60).n1_says(registered(MODEL))
+    await scene.n2_says(registered(OTHER))
+    await scene.at(130).n1_says(Started(request=request(9), model=MODEL, work=1, wait_us=0, in_engine=1))
+    rows = await scene.at(299).asked("idle")
+    told = {node: "".join(row["state"][0] for row in rows if row["node"] == node) for node in ("n1", "n2")}
+    assert told == {"n1": "iibbbuuuuu", "n2": "iiiiiuuuuu"}
+    assert {row["why"] for row in rows if row["state"] == "unknown"} == {"not_stored_yet"}
+
+
+async def test_of_what_the_tables_do_not_hold_yet_nobody_is_called_idle(scene: Scene):
+    """ClickHouse takes nothing from 250 on, where n1 starts a request."""
+    await scene.at(-60).n1_says(registered(MODEL))
+    await caught_up(scene.client.projector, await scene.client.bus.ends())
+    store = scene.client.projector.store
+    assert store is not None
+    store.command("ALTER TABLE events ADD CONSTRAINT full CHECK seq < 2")
+    await scene.at(250).n1_says(Started(request=request(9), model=MODEL, work=1, wait_us=0, in_engine=1))
+    scene.at(600)
+    window: dict[str, Any] = {"from": BEGIN_S, "to": BEGIN_S + 600}
+    status, body, _ = await scene.client.get("/admin/v1/telemetry/idle", **window)
+    assert status == 200, body
+    assert "".join(row["state"][0] for row in body["idle"]) == "iiiiuuuuuu"
+    assert {row["why"] for row in body["idle"] if row["state"] == "unknown"} == {"not_stored_yet"}
+    store.command("ALTER TABLE events DROP CONSTRAINT full")
+    assert "".join(row["state"][0] for row in await scene.asked("idle")) == "iiiibbbbbb"
 
 
 async def test_nobody_is_called_idle_by_a_part_of_what_is_known(scene: Scene, monkeypatch: pytest.MonkeyPatch):
@@ -220,6 +251,23 @@ async def test_a_window_that_breaks_a_rule_is_refused_by_its_name(scene: Scene):
     for param, said in broken:
         status, body, _ = await scene.client.get("/admin/v1/telemetry/requests", **said)
         assert (status, body["error"]["param"]) == (400, param), said
+
+
+async def test_a_window_from_the_beginning_of_time_has_what_there_is(scene: Scene):
+    """Its steps are the longest that there may be, and what lies before it is nothing."""
+    went = Unloaded(model=OTHER, cause="own"), Loaded(model=OTHER, load_us=4, cause="own")
+    await scene.at(5).n1_says(held(1), held(2), went[0])
+    await scene.client.bus.commit(plan(verdict()))
+    await scene.at(9).n1_says(ended(1, service_us=7), ended(2, service_us=7), lent(3), went[1])
+    await caught_up(scene.client.projector, await scene.client.bus.ends())
+    ever: dict[str, Any] = {"from": "1970-01-01", "to": BEGIN_S + 600}
+    for name in ("requests", "waits", "service", "tokens", "lending", "helpers", "loads", "savings"):
+        status, body, _ = await scene.client.get(f"/admin/v1/telemetry/{name}", **ever)
+        assert status == 200, body
+        assert len(body[name]) == 1, name
+    assert (await scene.client.get("/admin/v1/telemetry/loads", **ever))[1]["loads"][0]["ping_pong"] == 1
+    rows, _ = await scene.client.rows("/admin/v1/decisions", to="1970-01-01")
+    assert rows == []
 
 
 async def test_every_question_has_an_answer_while_there_is_nothing(scene: Scene):

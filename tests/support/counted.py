@@ -302,7 +302,6 @@ class Counted:
     def _runs(self) -> Iterator[tuple[str, str, int, int]]:
         """Yield node, model, begin and end of everything that ran, as far as anybody knows that it did."""
         own = {(s.who, s.fact.request) for s in self._ends()}
-        own |= {(d.decision.node, d.decision.request) for d in self.decided if isinstance(d.decision, RequestOrphaned)}
         left = {(s.who, s.fact.request) for s in self.said if isinstance(s.fact, BorrowFinished)}
         for s in self.said:
             fact = s.fact

@@ -34,8 +34,8 @@ def test_of_what_nothing_is_known_a_line_says_how_much_and_why():
     rows += [step(0, "busy", node="n3")]
     assert list(idle_text.unknown(rows)) == [
         (
-            "n1/m: known of 1 of 5 steps; unknown because its node had not spoken yet (2); its node was stale (1); "
-            "its node had stopped (1)"
+            "n1/m: known of 1 of 5 steps; unknown because its node had not spoken yet, or longer ago than is kept (2); "
+            "its node was stale (1); its node had stopped (1)"
         ),
         "n2/a, n2/b, n2/c, n2/d and 2 more: known of 0 of 5 steps; unknown because its node had stopped (5)",
     ]
