@@ -70,7 +70,8 @@ async def state_at(
     Raises:
         NotYetError: nothing is decided yet.
         NothingThereError: there is no such version, or nothing as old.
-        HistoryError, HistoryGapError: what is stored is not whole from the nearest beginning on.
+            Or what is stored is not whole from the nearest beginning on.
+        HistoryError: what is stored is not what was decided.
     """
     head = await last_commit(streams.ledger)
     if head is None:
@@ -83,9 +84,10 @@ async def state_at(
     began = await _restore(history, snapshots, first, target)
     try:
         await (history.catch_up(target) if fold is None else fold(history, target))
+        facts, control = (0, 0) if version is not None else await _fold_on(history, time_ns)
     except HistoryGapError as error:
-        raise NothingThereError(f"history: cannot be folded up to version {target.version}: {error}") from None
-    facts, control = (0, 0) if version is not None else await _fold_on(history, time_ns)
+        after = "" if version is not None else " and on"
+        raise NothingThereError(f"history: cannot be folded up to version {target.version}{after}: {error}") from None
     state: State = history.state
     if history.rules.name != CURRENT.name:
         state = CURRENT.take_over(history.rules, history.state)

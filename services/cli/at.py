@@ -13,7 +13,7 @@ from adapters.keys import load_credentials
 from adapters.log.bundle import load
 from adapters.log.travel import NothingThereError
 from adapters.nats.eventsourcing.grant_ledger import GrantLedger
-from adapters.times import Moment
+from adapters.times import UNIX_MIN, Moment
 from domain.errors import UnreachableError
 from projections.why.cluster import ClusterAt
 from services.cli.at_text import lines_of
@@ -53,15 +53,17 @@ async def _then(place: Here, copy: Path | None, moment: Moment, only: str) -> Cl
     if copy is not None:
         of = _copied(place, copy)
         return await cluster_then(of, moment, end_ns=await end_of(of.streams, copied=True), only=only)
+    end_ns = now_ns()
     try:
         async with bus_of(place) as bus, _ledger_of(place) as ledger:
             of = msgspec.structs.replace(streamed(place, bus), fold=through_repository(ledger))
-            return await cluster_then(of, moment, end_ns=now_ns(), only=only)
+            end_ns = await end_of(of.streams, copied=False)
+            return await cluster_then(of, moment, end_ns=end_ns, only=only)
     except NothingThereError as error:
-        return await _from_clickhouse(place, moment, only, error)
+        return await _from_clickhouse(place, moment, end_ns, only, error)
 
 
-async def _from_clickhouse(place: Here, moment: Moment, only: str, missed: NothingThereError) -> ClusterAt:
+async def _from_clickhouse(place: Here, moment: Moment, end_ns: int, only: str, missed: NothingThereError) -> ClusterAt:
     """Return the state as the projector folds it from what ClickHouse has kept, where the bus no longer reaches back.
 
     Raises:
@@ -71,15 +73,18 @@ async def _from_clickhouse(place: Here, moment: Moment, only: str, missed: Nothi
     if moment.number is not None:
         query["version"] = str(moment.number)
     else:
-        whole_s, rest_ns = divmod(moment.stamp_ns(now_ns()), 1_000_000_000)
+        whole_s, rest_ns = divmod(moment.stamp_ns(end_ns), 1_000_000_000)
+        if whole_s < UNIX_MIN:  # which is no time to the projector, and before there was any cluster
+            raise missed
         query["time"] = f"{whole_s}.{rest_ns:09d}"
     try:
         status, said = await fetch(place, "projector", place.endpoints.projector, _AT, query)
     except UnreachableError as error:
         raise NothingThereError(f"{missed}; of ClickHouse nothing is known: {error}") from None
     if status != 200:
-        why = said.get("error", {}).get("message", status) if isinstance(said, dict) else status
-        raise NothingThereError(str(why)[:600])
+        why = str(said.get("error", {}).get("message", status) if isinstance(said, dict) else status)[:600]
+        # what it does not find either it says with the reasons of both
+        raise NothingThereError(why if status == 404 else f"{missed}; of ClickHouse nothing is known: {why}")
     return msgspec.convert(said, ClusterAt)
 
 

@@ -74,7 +74,8 @@ async def why_model(of: Streamed, pasts: Sequence[Past], node: NodeId, model: Mo
 
     Raises:
         NotYetError: nothing at all is decided yet.
-        HistoryError, HistoryGapError, BusError: the streams cannot be read, or are not whole.
+        NothingThereError: the streams do not reach back to where a state could begin.
+        HistoryError, BusError: they are not what was decided, or cannot be read.
     """
     now = await state_at(of.streams, of.reader, snapshots=of.snapshots)
     plan = await last_plan(pasts, node, model)

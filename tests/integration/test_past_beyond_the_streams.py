@@ -11,10 +11,13 @@ from adapters.clock import SystemClock
 from adapters.http.server import HttpServer
 from adapters.log.copied import CopiedStream
 from adapters.log.history import Streams
+from adapters.log.snapshots import Snapshots
 from adapters.log.travel import last_until, state_at
 from adapters.log.unkeyed import UnkeyedReader
-from domain.ports import StoredMessage
-from domain.subjects import CONTROL, EVENTS, LEDGER
+from adapters.memory.stream import MemoryStream
+from domain.events.commit import decode_commit
+from domain.ports import StoredMessage, Stream
+from domain.subjects import CONTROL, EVENTS, LEDGER, SNAPSHOTS
 from services.past.at import told
 from services.projector.api import Api
 from services.projector.health import Health
@@ -46,14 +49,16 @@ class Expiring(CopiedStream):
 
 
 class Scene:
-    def __init__(self, streams: dict[str, Expiring], url: str, session: aiohttp.ClientSession) -> None:
-        self.streams, self._url, self._session = streams, url, session
+    def __init__(
+        self, streams: dict[str, Expiring], snapshots: MemoryStream, url: str, session: aiohttp.ClientSession
+    ) -> None:
+        self.streams, self.snapshots, self._url, self._session = streams, snapshots, url, session
 
-    def expire(self) -> None:
-        """Let the streams drop their first halves, as their age limits do."""
-        for name in (EVENTS, LEDGER):
+    def expire(self, **first: int) -> None:
+        """Let the streams drop what is before these messages, or their first halves, as their age limits do."""
+        for name in first or (EVENTS, LEDGER):
             stream = self.streams[name]
-            stream.expire(stream.whole[len(stream.whole) // 2].seq)
+            stream.expire(first.get(name, stream.whole[len(stream.whole) // 2].seq))
 
     async def get(self, path: str, **query: str) -> tuple[int, Any]:
         async with self._session.get(f"{self._url}/admin/v1/{path}", params=query) as answer:
@@ -64,13 +69,15 @@ class Scene:
 async def scene(life: Life, database: Callable[[], Store]) -> AsyncIterator[Scene]:
     streams = {name: Expiring(name, list(messages)) for name, messages in life.streams().items()}
     clock = SystemClock()
-    setup = Setup(cluster=CLUSTER, router="t", streams=streams, open_store=database, clock=clock, limits=QUICK)
+    snapshots = MemoryStream(SNAPSHOTS, clock)
+    every: dict[str, Stream] = {**streams, SNAPSHOTS: snapshots}
+    setup = Setup(cluster=CLUSTER, router="t", streams=every, open_store=database, clock=clock, limits=QUICK)
     projector = Projector(setup)
     async with running(projector), aiohttp.ClientSession() as session:
         await projector.tried.wait()
         await caught_up(projector, {name: messages[-1].seq for name, messages in life.streams().items()}, timeout_s=60)
         server = HttpServer(Api(projector, Health(projector, "t"), clock).handle, connections_max=8, served_by="p")
-        yield Scene(streams, f"http://127.0.0.1:{await server.start('127.0.0.1', 0)}", session)
+        yield Scene(streams, snapshots, f"http://127.0.0.1:{await server.start('127.0.0.1', 0)}", session)
         await server.stop()
 
 
@@ -85,6 +92,22 @@ async def test_the_state_at_a_version_and_a_time_is_the_same_from_clickhouse_as_
     after = [await scene.get("at", version=str(version)), await scene.get("at", time=time)]
     assert {(status, said.get("source")) for status, said in after} == {(200, "ClickHouse")}, after
     assert [said | {"source": ""} for _, said in after] == [said | {"source": ""} for _, said in before]
+
+
+async def test_a_time_after_a_commit_of_which_the_facts_are_gone_and_the_state_is_kept_is_told_from_clickhouse(
+    scene: Scene, life: Life
+):
+    """The ledger's age limit is twice that of the facts, and snapshots have none."""
+    await Snapshots(scene.snapshots, cluster=CLUSTER).save(*life.snapshot)
+    made = life.ledger[life.snapshot[0] - 1]
+    time = f"{made.stamp_ns // 10**9}.{made.stamp_ns % 10**9:09d}"
+    status, before = await scene.get("at", time=time)
+    assert (status, before["source"], before["version"]) == (200, "NATS", made.seq)
+    assert before["facts"] > 1
+    scene.expire(**{EVENTS: decode_commit(made.body).hi + 2, LEDGER: made.seq})
+    status, after = await scene.get("at", time=time)
+    assert (status, after.get("source")) == (200, "ClickHouse"), after
+    assert after | {"source": ""} == before | {"source": ""}
 
 
 async def test_what_neither_has_is_refused_with_both_their_reasons(scene: Scene):
