@@ -1,16 +1,14 @@
 """Stored messages from ClickHouse, which finds them by time and by its indexes, and keeps them for longer than the streams."""
 
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Final
 
 from adapters.clickhouse import past
-from domain.ports import StoredMessage
+from domain.ports import StoredMessage, Stream
 from domain.subjects import EVENTS, LEDGER
 from services.past.source import Found, Kept, Last, Sought, Span
+from services.past.stored import Ask, StoredStream
 from services.past.streams import GRACE_NS
 
-Ask = Callable[..., Awaitable[Any]]
-"""Returns `question(store, ...)`, asked in a thread."""
 _EARLY_NS: Final = 2_000_000_000
 """A fact about a request may have been stored so much before the row that says how long it had waited."""
 
@@ -55,6 +53,10 @@ class ArchivePast:
         """Return one commit; None if it is not kept."""
         found: StoredMessage | None = await self._ask(past.commit, version)
         return found
+
+    def stream(self, name: str) -> Stream:
+        """Return a stream as the table of messages has its newest life."""
+        return StoredStream(self._ask, name)
 
     async def last_planned(self, node: str, model: str) -> StoredMessage | None:
         """Return the newest commit that planned an owner's queue; None if none is kept."""

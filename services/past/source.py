@@ -6,7 +6,7 @@ from typing import Final, Protocol
 import msgspec
 
 from domain.errors import CallerError
-from domain.ports import StoredMessage
+from domain.ports import StoredMessage, Stream
 
 FOUND_MAX: Final = 5_000
 """Messages that one question may find."""
@@ -80,6 +80,10 @@ class Past(Protocol):
 
     async def commit(self, version: int) -> StoredMessage | None:
         """Return one commit; None if it is not kept."""
+        ...
+
+    def stream(self, name: str) -> Stream:
+        """Return a stream as this keeper has it, to be read by sequences."""
         ...
 
     async def last_planned(self, node: str, model: str) -> StoredMessage | None:

@@ -1,7 +1,7 @@
 """The streams as ClickHouse has kept them, for a history that reaches back further than the bus does."""
 
-from collections.abc import AsyncGenerator, Sequence
-from typing import Final
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import Any, Final
 
 from adapters.clickhouse import archived
 from adapters.log.history import Streams
@@ -10,8 +10,9 @@ from adapters.log.read_only import ReadOnly
 from domain.errors import HistoryGapError
 from domain.ports import Bounds, StoredMessage, Stream
 from domain.subjects import CONTROL, EVENTS, LEDGER
-from services.past.archive import Ask
 
+Ask = Callable[..., Awaitable[Any]]
+"""Returns `question(store, ...)`, asked in a thread."""
 _PAGE: Final = 2000
 
 

@@ -1,7 +1,8 @@
 """Stored messages from the streams themselves: found by bisection over their stamps, then read one after the other."""
 
+import re
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Final, cast
 
 from adapters.log.history import Streams
@@ -10,6 +11,7 @@ from domain.errors import HistoryGapError
 from domain.events.codec import encode
 from domain.ports import StoredMessage, Stream
 from domain.subjects import EVENTS, LEDGER, event_of, speaker
+from projections.why.said import committed_of
 from services.past.source import Found, Kept, Last, Sought, Span
 
 SCANNED_MAX: Final = 1_000_000
@@ -18,6 +20,9 @@ LOOKED_BACK: Final = 3_000
 """Newest commits that are looked at for a plan."""
 GRACE_NS: Final = 3_000_000_000
 """What is said of a thing after its end, by others, comes within this time."""
+_REFUSES: Final = b'"rejected":[['
+_HIGH: Final = re.compile(rb'"hi":([0-9]{1,19})')
+"""The last fact that a commit had read, which stands before its decisions."""
 
 
 class StreamsPast:
@@ -30,7 +35,7 @@ class StreamsPast:
 
     async def kept(self, stream: str) -> Kept:
         """Return how far back a stream reaches."""
-        asked = {EVENTS: self._streams.events, LEDGER: self._streams.ledger}.get(stream, self._streams.control)
+        asked = self.stream(stream)
         bounds = await asked.bounds()
         oldest = await asked.get(bounds.first) if bounds.first <= bounds.last else None
         return Kept(first=bounds.first, last=bounds.last, first_ns=oldest.stamp_ns if oldest is not None else 0)
@@ -41,8 +46,12 @@ class StreamsPast:
         return guess
 
     async def facts(self, sought: Sought, last: Last | None = None) -> Found:
-        """Return messages of LW_EVENTS."""
-        return await _scan(self._streams.events, sought, last)
+        """Return messages of LW_EVENTS, without facts that the master did not believe."""
+        found = await _scan(self._streams.events, sought, last)
+        if found.messages:
+            refused = await self._refused(found.messages[0].stamp_ns, found.messages[-1].seq)
+            found.messages = [message for message in found.messages if message.seq not in refused]
+        return found
 
     async def commits(self, sought: Sought, last: Last | None = None) -> Found:
         """Return messages of LW_LEDGER."""
@@ -51,6 +60,30 @@ class StreamsPast:
     async def commit(self, version: int) -> StoredMessage | None:
         """Return one commit; None if it is not kept."""
         return await self._streams.ledger.get(version) if version > 0 else None
+
+    def stream(self, name: str) -> Stream:
+        """Return one of the streams."""
+        return {EVENTS: self._streams.events, LEDGER: self._streams.ledger}.get(name, self._streams.control)
+
+    async def _refused(self, since_ns: int, upto: int) -> set[int]:
+        """Return which facts commits refused that were stored from a moment on, up to sequence `upto` at least."""
+        refused: set[int] = set()
+        ledger = self._streams.ledger
+        bounds = await ledger.bounds()
+        after = max(bounds.first - 1, await last_until(ledger, since_ns - GRACE_NS))
+        if bounds.last <= after:
+            return refused
+        batches = cast("AsyncGenerator[Sequence[StoredMessage], None]", ledger.read(after=after, until=bounds.last))
+        with suppress(HistoryGapError):
+            async with aclosing(batches):
+                async for batch in batches:
+                    for message in batch:
+                        if _REFUSES in message.body and (made := committed_of(message)) is not None:
+                            refused |= {seq for seq, _ in made.commit.rejected}
+                    high = _HIGH.search(batch[-1].body)
+                    if high is not None and int(high[1]) >= upto:
+                        break
+        return refused
 
     async def last_planned(self, node: str, model: str) -> StoredMessage | None:
         """Return the newest commit that planned an owner's queue, if it is among the last LOOKED_BACK."""

@@ -1,26 +1,29 @@
 """Why: gathers the messages that a story is made of, and makes it."""
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing
+from typing import Final, cast
 
 import msgspec
 
 from adapters.times import utc
-from domain.errors import BadIdError
+from domain.errors import BadIdError, HistoryGapError
 from domain.events import CutOff, Decision, LendAnswered, LendBusy, LendReturned, Lent, RelayRefused
+from domain.events.base import tag_of
+from domain.events.codec import decode_control, decode_envelope
 from domain.events.decision import LeaseEvent
 from domain.ids import RequestId, request_id
 from domain.master.leases import lease_life_us
-from domain.ports import StoredMessage
-from domain.subjects import EVENTS, LEDGER
+from domain.ports import StoredMessage, Stream
+from domain.subjects import CONTROL, EVENTS, LEDGER
 from projections.why.commit import CommitStory, commit_story, links_of
 from projections.why.lease import LeaseStory, lease_story
 from projections.why.moments import TERMINAL
 from projections.why.plans import PlanSeen, plans_of
 from projections.why.request import RequestStory, request_story
 from projections.why.said import Committed, Said, committed_of, is_owners, said_of
-from services.past.source import Found, NotKnownError, Past, Sought, Span
+from services.past.source import FOUND_MAX, Found, NotKnownError, Past, Sought, Span
 
 LEASE: Final = re.compile(r"([0-9a-f]{8})-([0-9]{1,15})-([0-9]{1,6})")
 """`<generation>-<version>-<index>`: a decision, and the lease that it granted."""
@@ -319,15 +322,43 @@ async def _committed(past: Past, version: int, generation: str = "") -> Committe
 
 
 async def _tags(past: Past, committed: Committed) -> tuple[list[str], str]:
-    """Return (tags of the facts in a commit's range, what is missing of them)."""
-    made = committed.commit
-    if made.hi == made.lo:
-        return [], ""
-    before = await past.commit(made.version - 1)
-    since_ns = max(0, before.stamp_ns - AFTER_NS) if before is not None else 0
-    found = await past.facts(Sought(since_ns=since_ns, until_ns=committed.at_ns))
-    tags = [str(each.fact.__struct_config__.tag) for each in _said(found.messages) if made.lo < each.seq <= made.hi]
-    return tags, found.incomplete
+    """Return (tags of what stood in a commit's ranges, what is missing of them)."""
+    made, tags, missing = committed.commit, list[str](), list[str]()
+    for name, after, upto in ((EVENTS, made.lo, made.hi), (CONTROL, made.clo, made.chi)):
+        messages, why = await _between(past.stream(name), after, upto)
+        # an older commit may have read another life of the stream, whose sequences are other messages now
+        read = (each for each in messages if each.stamp_ns < committed.at_ns + SKEW_NS)
+        tags += filter(None, map(_tag_of, read))
+        missing += filter(None, [why])
+    return tags, "; ".join(missing)
+
+
+async def _between(stream: Stream, after: int, upto: int) -> tuple[list[StoredMessage], str]:
+    """Return (the messages of a range, why not all of them)."""
+    found: list[StoredMessage] = []
+    until = min(upto, after + FOUND_MAX)
+    if until <= after:
+        return found, ""
+    try:
+        async with aclosing(
+            cast("AsyncGenerator[Sequence[StoredMessage], None]", stream.read(after=after, until=until))
+        ) as batches:
+            async for batch in batches:
+                found += batch
+    except HistoryGapError as error:
+        return found, str(error)
+    return found, f"only the first {FOUND_MAX} messages of {stream.name} are told of" if until < upto else ""
+
+
+def _tag_of(message: StoredMessage) -> str:
+    """Return which event a message holds; empty if none that this release knows."""
+    said = said_of(message)
+    if said is not None:
+        return tag_of(said.fact)
+    try:
+        return tag_of(decode_control(decode_envelope(message.body).data))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
 
 
 def _leases_on(committed: Committed, link: str) -> dict[str, LeaseEvent]:

@@ -141,7 +141,7 @@ async def test_clickhouse_tells_the_same_stories_as_the_streams_and_still_does_w
         lease = msgspec.convert(body, LeaseStory)
         assert [(each.request, each.outcome) for each in lease.requests] == [(request(1), "answered")]
         _, commit = await get(f"/admin/v1/why/commit/{lease.version}")
-        assert sum(commit["inputs"].values()) == commit["hi"] - commit["lo"]
+        assert sum(commit["inputs"].values()) == commit["hi"] - commit["lo"] + commit["chi"] - commit["clo"]
         _, decision = await get(f"/admin/v1/why/commit/{from_tables.lease.lease}")
         assert decision["chosen"] == from_tables.lease.index
         streams.update(streams_of(story, Away))

@@ -13,7 +13,7 @@ from services.past.source import NotKnownError, Sought
 from services.past.streams import StreamsPast
 from services.past.why import last_plan, why_commit, why_lease, why_request
 from tests.support.history import START_NS, finished, held, lend, started
-from tests.support.listed import ListedStream, stored
+from tests.support.listed import ListedStream, ledger_of, stored
 from tests.support.stories import ON, Story
 
 BORN_MS = START_NS // 1_000_000
@@ -95,7 +95,7 @@ async def test_a_lease_and_its_commit_are_found_by_the_version_in_the_name():
     assert made.state == "cleared"
     commit = await why_commit(past, made.version, generation=lease[:8], chosen=1)
     assert commit.leases[0].lease == lease
-    assert sum(commit.inputs.values()) == commit.hi - commit.lo
+    assert sum(commit.inputs.values()) == commit.hi - commit.lo + commit.chi - commit.clo
     ended = next(step.line for step in made.steps if step.line is not None and step.line.kind == "cleared")
     last = await why_commit(past, ended.version)
     assert (last.leases[0].slots_before > 0, last.leases[0].slots_after) == (True, 0)
@@ -181,3 +181,23 @@ async def test_the_newest_plan_of_a_queue_is_found_or_there_is_none(past: Stream
     assert not any(message is not None and b"plan.planned" in message.body for message in later)
     assert await last_plan((past,), "b", "m") is None
     assert await last_plan((), "a", "m") is None
+
+
+async def test_what_a_commit_had_read_is_told_however_long_before_it_was_stored():
+    """A master that was away for an hour folds what came meanwhile in one commit after the other."""
+    story = Story()
+    for number in range(4):
+        story.recorder.state("a", held(request(number), number + 1))
+    late = story.recorder.facts[story.seen :]
+    story.master.take(late[:2], [])
+    story.master.take(late[2:], [])
+    streams = stored(story.recorder, story.master.commits)
+    hour_ns = 3600 * 10**9
+    ledger = ledger_of(story.recorder, story.master.commits)
+    moved = [msgspec.structs.replace(message, stamp_ns=message.stamp_ns + hour_ns) for message in ledger]
+    past = StreamsPast(msgspec.structs.replace(streams, ledger=ListedStream("LW_LEDGER", moved)))
+    assert (await why_commit(past, len(moved))).inputs == {"queue.held": 2}
+    for made in story.master.commits:
+        inputs = (await why_commit(past, made.version)).inputs
+        assert sum(inputs.values()) == made.hi - made.lo + made.chi - made.clo
+    assert (await why_commit(past, 1)).inputs["control.link_added"] == 1
