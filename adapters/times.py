@@ -33,6 +33,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NS: Final = 1_000_000_000
 _SECONDS_MAX: Final = 253_402_300_799
 """The end of the year 9999."""
+_LAST_NS: Final = _SECONDS_MAX * _NS + _NS - 1
 
 
 class BadMomentError(CallerError):
@@ -96,7 +97,10 @@ def _written(text: str, number: str) -> int:
 
 
 def utc(stamp_ns: int, to: Literal["seconds", "milliseconds", "microseconds"] = "milliseconds") -> str:
-    """Return a stamp as it is shown: 2026-11-30T01:20:00.123Z. What is finer than `to` is cut off."""
-    whole_s, rest_ns = divmod(stamp_ns, _NS)
+    """Return a stamp as it is shown: 2026-11-30T01:20:00.123Z. What is finer than `to` is cut off.
+
+    A copy may state any number: what is before 1970 or after 9999 is shown as the nearest that has a form.
+    """
+    whole_s, rest_ns = divmod(min(max(0, stamp_ns), _LAST_NS), _NS)
     at = datetime.fromtimestamp(whole_s, UTC).replace(microsecond=rest_ns // 1000)
     return at.isoformat(timespec=to).replace("+00:00", "Z")

@@ -38,20 +38,6 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     """Digest of the state that it begins in; empty for the first."""
 
 
-async def version_at(ledger: Stream, at_ns: int) -> int:
-    """Return the newest version stored until a moment (nanoseconds since the epoch); 0 if there is none."""
-    bounds = await ledger.bounds()
-    low, high = bounds.first - 1, bounds.last
-    while low < high:
-        middle = (low + high + 1) // 2
-        message = await ledger.get(middle)
-        if message is not None and message.stamp_ns <= at_ns:
-            low = middle
-        else:
-            high = middle - 1
-    return low if low >= bounds.first else 0
-
-
 async def vouched(ledger: Stream, find: FindState, upto: int, *, after: int = 0) -> tuple[int, bytes] | None:
     """Return the newest stored state of a version in (after, upto] for which the commit of that version vouches."""
     for _ in range(_TRIED):

@@ -15,7 +15,7 @@ from adapters.log.begun import check_generations
 from adapters.log.checkpoints import Kept, dated_ahead, fingerprint, is_signed
 from adapters.log.report import Difference, Report
 from adapters.log.scan import NO_AGES, Ages
-from adapters.log.segments import version_at
+from adapters.log.travel import last_until
 from adapters.log.verify import Part
 from adapters.nats.layout import EVENTS_AGE_S, LEDGER_AGE_S
 from adapters.times import Moment, utc
@@ -235,16 +235,16 @@ async def _part(at: Opened, asked: Asked, checkpoints: list[Kept]) -> Part:
     end_ns = await end_of(at.streams, copied=at.copy is not None)
     if asked.begin is not None:
         number = asked.begin.number
-        first = await version_at(ledger, asked.begin.stamp_ns(end_ns) - 1) + 1 if number is None else number
+        first = await last_until(ledger, asked.begin.stamp_ns(end_ns) - 1) + 1 if number is None else number
         if number is None and first > (await ledger.bounds()).last:
             raise BadConfigError(f"--from: nothing was stored since then; {await _stored(ledger)}")
     if asked.end is not None:
         number = asked.end.number
-        last = await version_at(ledger, asked.end.stamp_ns(end_ns)) if number is None else number
+        last = await last_until(ledger, asked.end.stamp_ns(end_ns)) if number is None else number
         if not last:
             raise BadConfigError(f"--to: nothing was stored until then; {await _stored(ledger)}")
     if first and last and first > last:
-        raise BadConfigError(f"--from: must not be after --to, they are versions {first} and {last}")
+        raise BadConfigError(f"{_why_none(asked, first, last, end_ns)}; {await _stored(ledger)}")
     snapshot = None
     if asked.from_snapshot:
         snapshot = await at.find(last or _ANY)
@@ -258,6 +258,16 @@ async def _part(at: Opened, asked: Asked, checkpoints: list[Kept]) -> Part:
         checkpoints=checkpoints,
         signatures_hold=True,
     )
+
+
+def _why_none(asked: Asked, first: int, last: int, end_ns: int) -> str:
+    """Return why no version lies between two moments, the second of which is version `last`."""
+    begin, end = asked.begin, asked.end
+    if begin is not None and end is not None and begin.number is None and end.number is None:
+        times = begin.stamp_ns(end_ns), end.stamp_ns(end_ns)
+        if times[0] <= times[1]:
+            return f"--from, --to: nothing was decided between {utc(times[0])} and {utc(times[1])}"
+    return f"--from: must not be after --to, they are versions {first} and {last}"
 
 
 async def _stored(ledger: Stream) -> str:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from adapters.log.travel import last_until
 from adapters.times import Moment, utc
 from domain.ports import Bounds, StoredMessage, Stream
 from domain.subjects import EVENTS
@@ -50,20 +51,7 @@ async def _first_after(stream: Stream, bounds: Bounds, since: Moment) -> int:
         return bounds.last
     if since.number is not None:
         return max(since.number, bounds.first, 1) - 1
-    return await _before(stream, bounds, since.stamp_ns(now_ns()))
-
-
-async def _before(stream: Stream, bounds: Bounds, stamp_ns: int) -> int:
-    """Return the last sequence stored before `stamp_ns`, by bisection over the stored stamps."""
-    low, high = bounds.first, bounds.last + 1
-    while low < high:
-        middle = (low + high) // 2
-        message = await stream.get(middle)
-        if message is None or message.stamp_ns < stamp_ns:
-            low = middle + 1
-        else:
-            high = middle
-    return low - 1
+    return max(bounds.first - 1, await last_until(stream, since.stamp_ns(now_ns()) - 1))
 
 
 def row_of(message: StoredMessage) -> dict[str, Any]:

@@ -66,7 +66,7 @@ def cell(key: str, value: object) -> str:
         return duration(value)
     if isinstance(value, list | tuple):
         return ", ".join(str(item) for item in value)
-    return _escape(str(value))
+    return _escape(printable(str(value)))
 
 
 def _escape(text: str) -> str:
@@ -79,8 +79,8 @@ def printable(line: str) -> str:
 
 
 def note(text: str) -> None:
-    """Say something beside the result, on standard error."""
-    sys.stderr.write(text + "\n")
+    """Say something beside the result, on standard error; names in it may come from outside."""
+    sys.stderr.write("\n".join(map(printable, text.split("\n"))) + "\n")
     sys.stderr.flush()
 
 

@@ -13,6 +13,7 @@ from adapters.log import bundle
 from adapters.log.checkpoints import Kept, fingerprint, sign
 from adapters.log.copied import CopiedStream
 from adapters.log.history import Streams
+from adapters.times import utc
 from domain.errors import BadConfigError
 from domain.events import Checkpoint
 from domain.events.commit import decode_commit
@@ -155,6 +156,18 @@ async def test_a_range_in_which_nothing_was_stored_is_answered_with_what_there_i
 ):
     code, told = await asyncio.to_thread(verified, await written(lived, tmp_path / "copy.zip"), capsys, *flags)
     assert (code, f"{why}; stored are versions 1 to {lived.last}, from 2026-" in told) == (2, True), told
+
+
+async def test_a_range_between_two_commits_is_said_to_hold_none_and_one_that_is_turned_round_to_be_that(
+    lived: Lived, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    path = await written(lived, tmp_path / "copy.zip")
+    early, late = (utc(lived.stamp_ns + tenths * 10**8) for tenths in (72, 78))
+    code, told = await asyncio.to_thread(verified, path, capsys, "--from", early, "--to", late)
+    nothing = f"--from, --to: nothing was decided between {early} and {late}; stored are versions 1 to {lived.last}"
+    assert (code, nothing in told) == (2, True), told
+    code, told = await asyncio.to_thread(verified, path, capsys, "--from", late, "--to", early)
+    assert (code, "--from: must not be after --to, they are versions 8 and 7" in told) == (2, True), told
 
 
 async def test_how_long_ago_counts_back_from_the_newest_message_of_a_copy(

@@ -13,7 +13,8 @@ from adapters.log.copied import CopiedStream
 from adapters.log.history import History, Streams
 from adapters.log.reader import Reader
 from adapters.log.report import Report
-from adapters.log.segments import BadRangeError, FindState, Plan, Segment, join, plan, segments, version_at
+from adapters.log.segments import BadRangeError, FindState, Plan, Segment, join, plan, segments
+from adapters.log.travel import last_until
 from adapters.log.verify import Part, verify_part
 from services.cli.audit_source import Source, opened
 from services.cli.audit_workers import verified
@@ -96,10 +97,10 @@ async def test_versions_that_are_not_stored_are_refused_in_one_line(lived: Lived
 
 async def test_a_moment_names_the_newest_version_stored_until_then(lived: Lived):
     begin = lived.stamp_ns
-    assert await version_at(lived.streams.ledger, begin) == 0
-    assert await version_at(lived.streams.ledger, begin + 7 * 10**9) == 7
-    assert await version_at(lived.streams.ledger, begin + 7 * 10**9 + 1) == 7
-    assert await version_at(lived.streams.ledger, begin + 10**15) == lived.last
+    assert await last_until(lived.streams.ledger, begin) == 0
+    assert await last_until(lived.streams.ledger, begin + 7 * 10**9) == 7
+    assert await last_until(lived.streams.ledger, begin + 7 * 10**9 + 1) == 7
+    assert await last_until(lived.streams.ledger, begin + 10**15) == lived.last
 
 
 async def test_processes_of_their_own_find_what_one_finds(

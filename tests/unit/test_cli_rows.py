@@ -16,7 +16,7 @@ from services.cli import decisions, events, loads
 from services.cli.parser import build_parser
 from services.cli.rows import printer
 from services.cli.sentences import loaded, said
-from services.cli.show import Output
+from services.cli.show import Output, cell, note
 from services.cli.telemetry import time_of
 from tests.support.facts import MODEL, OWNER, Ledger, Teller, lent, plan, verdict
 from tests.support.kinds import DECISIONS, HELPERS, LOADS, OWNERS
@@ -153,3 +153,10 @@ def test_a_folded_row_says_how_often_and_for_how_long():
     folded = row | {"rows": 17, "first_at_ns": row["at_ns"] - 180_000_000_000}
     assert decisions.line_of(folded).endswith("[00000001]  (17 times in 3 min)")
     assert "times" not in decisions.line_of(row | {"rows": 1, "first_at_ns": row["at_ns"]})
+
+
+def test_a_name_from_outside_is_obeyed_by_no_terminal_in_a_table_or_a_note(capsys: pytest.CaptureFixture[str]):
+    """A node's models and the pieces of somebody's copy are named by others."""
+    assert cell("model", "a\x1b]0;mine\x07[b]") == "a?]0;mine?\\[b]"
+    note("first\x1b[2J\nsecond")
+    assert capsys.readouterr().err == "first?[2J\nsecond\n"

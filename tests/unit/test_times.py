@@ -119,3 +119,4 @@ def test_a_stamp_is_shown_as_it_may_be_said_again():
         "2026-11-30T01:20:00.123999Z",
     )
     assert moment_of(utc(stamp_ns, "microseconds")) == Moment(at_ns=AT_NS + 123_999_000)
+    assert (utc(10**30), utc(-(10**30))) == ("9999-12-31T23:59:59.999Z", "1970-01-01T00:00:00.000Z")
