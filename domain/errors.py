@@ -26,6 +26,7 @@ LeasewayError
 |   +-- BrokenSetupError
 |   +-- NotYetError
 +-- StoreError             ClickHouse did not take, or did not give, what was asked
+|   +-- StoreTakenError
 |   +-- StoreAwayError
 |       +-- StoreSlowError
 +-- HistoryError           stored history is not what it should be: safe mode
@@ -158,6 +159,10 @@ class StoreError(LeasewayError):
         super().__init__(message)
 
 
+class StoreTakenError(StoreError):
+    """Another projector writes to these tables: two of them would do everything twice."""
+
+
 class StoreAwayError(StoreError):
     """ClickHouse cannot be reached just now: whether it took the last insert is unknown."""
 
@@ -196,6 +201,15 @@ class UnknownPolicyError(HistoryError):
 
 class FactsLostError(HistoryError):
     """The newest facts that a commit folded are gone: what a power cut does to a bus of relaxed durability."""
+
+
+class LedgerBehindError(HistoryError):
+    """The ledger is behind what somebody has seen of it."""
+
+    def __init__(self, message: str, generation: str) -> None:
+        self.generation = generation
+        """Which somebody has seen: what an operator begins has to sort behind it."""
+        super().__init__(message)
 
 
 class HistoryLostError(HistoryError):

@@ -130,3 +130,7 @@ class WitnessBook(Protocol):
     async def write(self, witnessed: Witnessed) -> None:
         """Keep `witnessed`; it survives kill -9 once this returns."""
         ...
+
+    async def put_aside(self) -> str:
+        """Put aside what cannot be read, which an operator's word ends as well; return where it is now, empty if all is well."""
+        ...

@@ -1,13 +1,15 @@
 """Who began the generations that an audit looks at: that safe mode is over is an operator's word by a signature alone."""
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 
 from adapters.log.checkpoints import Kept, fingerprint
 from adapters.log.generations import GAP, Beginners, safe_mode_left
 from adapters.log.history import first_of_generation, last_commit, stored_commit
 from adapters.log.report import Difference, Report
-from domain.errors import HistoryError, HistoryGapError
+from domain.errors import ChainBrokenError, HistoryError, HistoryGapError
 from domain.events.commit import Commit
+from domain.ids import Generation
 from domain.ports import Stream
 
 
@@ -20,7 +22,7 @@ async def check_generations(
     that was begun before words were signed. `whole`: older generations were verified too.
     """
     try:
-        async for first, body in _generations(ledger):
+        async for first, body in _generations(ledger, await last_commit(ledger)):
             left = safe_mode_left(first)
             if left is None or not (whole or first.generation in {report.generation, *report.generations}):
                 continue
@@ -36,9 +38,22 @@ async def check_generations(
         report.unchecked.append(f"who began a generation: {error}")
 
 
-async def _generations(ledger: Stream) -> AsyncIterator[tuple[Commit, bytes]]:
-    """Yield the first commit of each generation that is kept, and its stored bytes, newest first."""
-    head = await last_commit(ledger)
+async def newest_begun(ledger: Stream, head: Commit | None, who: Beginners) -> Generation:
+    """Return the newest generation, up to that of `head`, that was begun by who may; empty if there is none.
+
+    Of the oldest commit that is kept nobody can say any more how its generation began: it is taken for what it says.
+    """
+    oldest = (await ledger.bounds()).first
+    with suppress(ChainBrokenError):  # what stands before is no commit: of that and of all older ones nothing is known
+        async for first, body in _generations(ledger, head):
+            begins = safe_mode_left(first) is not None or first.version in {1, oldest}
+            if begins and not who.complaint(first, body):
+                return first.generation
+    return Generation("")
+
+
+async def _generations(ledger: Stream, head: Commit | None) -> AsyncIterator[tuple[Commit, bytes]]:
+    """Yield the first commit of each generation that is kept, up to that of `head`, and its stored bytes, newest first."""
     while head is not None:
         first = await first_of_generation(ledger, head)
         message = await ledger.get(first.version)

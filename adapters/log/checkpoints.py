@@ -7,6 +7,7 @@ A ledger that is rewritten from any commit on, with every digest mended, disagre
 import asyncio
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -28,6 +29,8 @@ FILES_MAX: Final = 16
 JUMP_US: Final = 60_000_000
 """Clocks of two masters differ by less, and time that passes is told by another clock."""
 _PURPOSE: Final = b"leaseway/checkpoint/1|"
+_OURS: Final = re.compile(r"[0-9A-Za-z]+-[0-9]{6,}\.jsonl")
+"""Names of files; a copy that somebody has laid beside them is none."""
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
@@ -193,7 +196,8 @@ class CheckpointBook:
 
     def _files(self, generation: str) -> list[Path]:
         """Return the files of a generation, or of all, oldest first."""
-        return sorted(self.folder.glob(f"{generation or '*'}-*.jsonl")) if self.folder.is_dir() else []
+        found = self.folder.glob(f"{generation or '*'}-*.jsonl") if self.folder.is_dir() else ()
+        return sorted(path for path in found if _OURS.fullmatch(path.name))
 
     async def read(self, generation: Generation | None = None) -> list[Kept]:
         """Return what is kept of a generation, or of all, in the order in which it was signed.

@@ -5,6 +5,7 @@ expectation lets only the next one in, whoever publishes. So any master may publ
 """
 
 import asyncio
+import logging
 from datetime import UTC, datetime
 from typing import Final
 
@@ -24,7 +25,7 @@ from domain.errors import (
 from domain.events import Decision, Envelope, OwnerPlanned, SafeModeEntered, codec
 from domain.events.commit import Commit
 from domain.ids import Generation
-from domain.ports import Clock, Stored
+from domain.ports import Clock, Stored, Stream
 from domain.subjects import decision_subject
 
 ORDER: Final = "Lw-Order"
@@ -33,6 +34,9 @@ _BACKOFF_S: Final = (0.0, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
 
 Order = tuple[str, int, int]
 BEFORE_ALL: Final[Order] = ("", 0, -1)
+LOOK_BACK_MAX: Final = 1000
+"""Messages of somebody else behind our newest; with more, a whole generation is published again, which nodes pass over."""
+LOG = logging.getLogger("leaseway.master")
 
 
 class Feed:
@@ -48,12 +52,13 @@ class Feed:
     async def resume(self) -> tuple[int, int]:
         """Return (version, index) of the last decision stored, (0, -1) if there is none: publish from that commit on.
 
-        Raises:
-            HistoryError: the last message of the feed is none of ours.
+        What stands there and is not signed with our key says nothing: no decision rests on the feed, and nodes believe none.
         """
-        last = await self._stream.last()
-        self._seq = last.seq if last else (await self._stream.bounds()).last
-        self._at = order_of(last.headers) if last else BEFORE_ALL
+        self._seq = (await self._stream.bounds()).last
+        signed, strange = await newest_signed(self._stream, self._reader)
+        if strange:
+            LOG.warning("feed_not_ours", extra={"stream": self._stream.name, "messages": strange})
+        self._at = signed.order if signed is not None else BEFORE_ALL
         return self._at[1], self._at[2]
 
     @property
@@ -111,7 +116,6 @@ class Feed:
 
         Raises:
             BusError: it is not stored, or nobody can say.
-            HistoryError: the last message of the feed is none of ours.
         """
         last = await self._stream.last()
         await self.resume()
@@ -149,6 +153,24 @@ class Feed:
             expected_last=expected,
             headers={ORDER: f"{generation}-{order[1]}.{order[2]}"},
         )
+
+
+async def newest_signed(stream: Stream, reader: DecisionReader) -> tuple[SignedDecision | None, int]:
+    """Return the newest decision of a feed that the master has signed, and how many messages behind it are none of its own.
+
+    None: there is none among the newest LOOK_BACK_MAX.
+    """
+    last = await stream.last()
+    if last is None:
+        return None, 0
+    strange = 0
+    for seq in range(last.seq, max(0, last.seq - LOOK_BACK_MAX), -1):
+        message = last if seq == last.seq else await stream.get(seq)
+        if message is not None:
+            if (signed := reader.read(message.body)) is not None:
+                return signed, strange
+            strange += 1
+    return None, strange
 
 
 def _says(body: bytes, entered: SafeModeEntered) -> bool:

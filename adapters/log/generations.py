@@ -15,6 +15,7 @@ from domain.events.commit import Commit, encode_commit, is_sealed, seal
 from domain.ports import Stream
 
 _PURPOSE: Final = b"leaseway/generation/1|"
+GENERATION_CHARS_MAX: Final = 16
 GAP: Final = "history_gap: "
 """What the reason of a generation begins with that a master has begun by itself."""
 

@@ -9,9 +9,9 @@ import msgspec
 
 from adapters.headers import encode_headers
 from adapters.log.chains import ProducerChains
-from adapters.log.generations import safe_mode_left
+from adapters.log.generations import GENERATION_CHARS_MAX, safe_mode_left
 from adapters.log.reader import Reader
-from domain.errors import ChainBrokenError, HistoryError, HistoryGapError
+from domain.errors import ChainBrokenError, HistoryError, HistoryGapError, LedgerBehindError
 from domain.events.commit import Commit, decode_commit, is_read_whole, is_sealed
 from domain.ids import Generation
 from domain.master.step import Position, Range, after, check_chain, is_genesis
@@ -20,6 +20,9 @@ from domain.ports import StoredMessage, Stream, Witnessed
 
 _COMMITS_AT_ONCE = 500
 _DIGEST: Final = re.compile("[0-9a-f]{32}")
+_GENERATION: Final = re.compile(f"[0-9A-Za-z]{{1,{GENERATION_CHARS_MAX}}}")
+_UNAPPLIED: Final = (LookupError, ValueError, ArithmeticError, TypeError, AttributeError, AssertionError)
+"""What a rule runs into that applies a decision which no rule has taken; a bug would be one too, and decide as little."""
 Complaint = Callable[[Commit, bytes], str]
 """(first commit of a generation, its stored bytes) -> why nobody who may has begun it; empty if somebody has."""
 
@@ -149,9 +152,9 @@ class History:
 
         The very first generation begins with a claim over no input, where a fresh history stands by itself.
         """
-        left = safe_mode_left(first)
-        if left is not None:
-            self.position = Position(Generation(left.old_generation), version=first.version - 1, digest=first.prev)
+        if safe_mode_left(first) is not None:
+            # of no generation: what it names as the old one may be a forger's, of a name that sorts behind
+            self.position = Position(Generation(""), version=first.version - 1, digest=first.prev)
 
     def begin_at(self, first: Commit) -> None:
         """Begin with a generation's first commit applied, if it is one that an operator has begun."""
@@ -218,7 +221,11 @@ class History:
         span = await self.fold(stored, cursors)
         if not is_sealed(stored, span.messages(), message.body):
             raise ChainBrokenError(f"commit {stored.version}: its digest does not match its inputs and decisions")
-        self.rules.follow(self.state, stored)
+        try:
+            self.rules.follow(self.state, stored)
+        except _UNAPPLIED as error:
+            why = f"{type(error).__name__}: {error}"
+            raise ChainBrokenError(f"commit {stored.version}: its decisions cannot be applied ({why})") from error
         self.position = after(stored)
 
     async def began_anew(self, stored: Commit, body: bytes, cursors: Cursors) -> bool:
@@ -267,6 +274,10 @@ def stored_commit(message: StoredMessage) -> Commit:
         raise ChainBrokenError(
             f"commit {stored.version}: continues a commit of digest {stored.prev[:40]!r}, which is none"
         )
+    if stored.hi < stored.lo or stored.chi < stored.clo:
+        raise ChainBrokenError(f"commit {stored.version}: folds facts ({stored.lo}, {stored.hi}]: no range of any")
+    if not _GENERATION.fullmatch(stored.generation):  # a dash or a dot in it would tear the order of its decisions
+        raise ChainBrokenError(f"commit {stored.version}: generation {stored.generation[:40]!r} is no name of one")
     if stored.version != message.seq:
         raise ChainBrokenError(f"ledger message {message.seq}: holds version {stored.version}")
     return stored
@@ -324,19 +335,20 @@ def check_witness(witnessed: Witnessed | None, head: Commit | None, *, who: str 
     """Check that the ledger is not behind what a witness saw of it.
 
     Raises:
-        HistoryError: it is, or it is an older history.
+        LedgerBehindError: it is, or it is an older history.
+        HistoryError: it has another commit there.
     """
     if witnessed is None:
         return
     seen = f"{who} has seen version {witnessed.version} of generation {witnessed.generation}"
     if head is None:
-        raise HistoryError(f"ledger: it is empty, but {seen}")
+        raise LedgerBehindError(f"ledger: it is empty, but {seen}", witnessed.generation)
     if head.generation < witnessed.generation:
-        raise HistoryError(f"ledger: it is of generation {head.generation}, but {seen}")
+        raise LedgerBehindError(f"ledger: it is of generation {head.generation}, but {seen}", witnessed.generation)
     if head.generation > witnessed.generation:
         return
     if head.version < witnessed.version:
-        raise HistoryError(f"ledger: it ends at version {head.version}, but {seen}")
+        raise LedgerBehindError(f"ledger: it ends at version {head.version}, but {seen}", witnessed.generation)
     if head.version == witnessed.version and witnessed.digest and head.digest != witnessed.digest:
         raise HistoryError(
             f"ledger: version {head.version} has digest {head.digest}, but {seen} with {witnessed.digest}"

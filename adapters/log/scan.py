@@ -73,7 +73,7 @@ async def scan(
     lost_from = await check_end(streams, head, checkpoints, tail_lost=tail_lost)
     events = await streams.events.bounds()
     begins = _Begins(streams, events.first, ages)
-    await begins.check_whole()
+    await begins.check_whole(first)
     await _check_gone_since(begins, streams.ledger, first, checkpoints)
     found = await _scan_commits(streams, first, head, _Known(subject, signed, begins, tail_lost=tail_lost))
     return found if found.lost_from else msgspec.structs.replace(found, lost_from=lost_from)
@@ -110,13 +110,15 @@ async def scan_left_out(streams: Streams, upto: Commit, *, subject: str, checkpo
     return await _scan_commits(streams, first, upto, _Known(subject, signed, begins))
 
 
-async def check_young(streams: Streams, ages: Ages) -> None:
+async def check_young(streams: Streams, ages: Ages, first: Commit | None = None) -> None:
     """Check that nothing is gone at the beginning of a stream that is younger than its age limit.
+
+    `first`: the first commit of the generation that is looked at; None: all that there ever was.
 
     Raises:
         HistoryGapError: something is.
     """
-    await _Begins(streams, 0, ages).check_whole()
+    await _Begins(streams, 0, ages).check_whole(first)
 
 
 async def check_end(
@@ -167,14 +169,24 @@ class _Begins:
     def __init__(self, streams: Streams, events_first: int, ages: Ages) -> None:
         self._streams, self.events_first, self._ages = streams, events_first, ages
 
-    async def check_whole(self) -> None:
-        """Check the beginnings of streams that are younger than their age limit: nothing of them may be gone."""
-        limits = ((self._streams.control, 0), (self._streams.events, self._ages.events_ns))
-        for stream, age_ns in (*limits, (self._streams.ledger, self._ages.ledger_ns)):
+    async def check_whole(self, first: Commit | None) -> None:
+        """Check the beginnings of streams that are younger than their age limit: nothing of them may be gone.
+
+        An operator's word in `first` says from where on: what is gone before that was looked at.
+        """
+        lo = clo = before = 0
+        if first is not None and safe_mode_left(first) is not None:
+            lo, clo, before = first.lo, first.clo, first.version - 1
+        ages = self._ages
+        limits = ((self._streams.control, 0, clo), (self._streams.events, ages.events_ns, lo))
+        for stream, age_ns, given_up in (*limits, (self._streams.ledger, ages.ledger_ns, before)):
             bounds = await stream.bounds()
-            young = not age_ns or (bounds.created_ns and bounds.created_ns + age_ns > self._ages.now_ns + AGE_SLACK_NS)
-            if young and bounds.first > 1:
-                raise HistoryGapError(stream.name, f"message 1 must be there, but the first one is {bounds.first}")
+            young = not age_ns or (bounds.created_ns and bounds.created_ns + age_ns > ages.now_ns + AGE_SLACK_NS)
+            if young and bounds.first > given_up + 1:
+                behind = bounds.created_ns > ages.now_ns > 0
+                clock = "; this machine's clock is behind: by it the stream was not made yet" if behind else ""
+                what = f"message {given_up + 1} must be there, but the first one is {bounds.first}{clock}"
+                raise HistoryGapError(stream.name, what)
 
     def check_gone(self, stream: Stream, seq: int, stored_after_ns: int) -> None:
         """Check that message `seq`, which is gone and was stored after that moment, is gone for its age."""

@@ -18,8 +18,12 @@ async def check_inputs(streams: Streams, head: Commit | None) -> None:
 
     Raises:
         FactsLostError: LW_EVENTS does not hold the last facts any more.
-        HistoryError: LW_CONTROL ends too early.
+        HistoryError: LW_CONTROL ends too early, or commits behind `head` were there and are gone.
     """
+    ended = (await streams.ledger.bounds()).last
+    stands = head.version if head is not None else 0
+    if ended > stands and await streams.ledger.get(ended) is None:  # one that is there came meanwhile
+        raise HistoryError(f"{streams.ledger.name}: ends at version {stands}, though message {ended} has stood there")
     if head is None:
         return
     for stream, high, lost in ((streams.events, head.hi, FactsLostError), (streams.control, head.chi, HistoryError)):

@@ -124,8 +124,7 @@ async def _head(streams: Streams, asked: Part) -> Commit | None:
     """Return the commit to end with."""
     head = await last_commit(streams.ledger)
     if head is None or not asked.last or asked.last >= head.version:
-        if head is not None:
-            await check_inputs(streams, head)
+        await check_inputs(streams, head)
         return head
     message = await streams.ledger.get(asked.last)
     if message is None:

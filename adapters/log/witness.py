@@ -34,6 +34,16 @@ class FileWitnessBook:
             raise HistoryError(f"checkpoint {self._path}: must be a witnessed commit, is not: {error}") from None
         return self._newest
 
+    async def put_aside(self) -> str:
+        """Put a checkpoint that cannot be read aside, as `.unreadable`; return where it is, empty if there is none such."""
+        try:
+            await self.read()
+        except HistoryError:
+            aside = self._path.with_suffix(".unreadable")
+            await asyncio.to_thread(self._path.replace, aside)
+            return str(aside)
+        return ""
+
     async def write(self, witnessed: Witnessed) -> None:
         """Keep `witnessed` unless a newer one is kept; it is on disk once this returns."""
         async with self._lock:

@@ -100,7 +100,7 @@ class MemoryStream:
 
     async def last(self) -> StoredMessage | None:
         """Return the newest message; None if the stream is empty."""
-        return self._messages[-1] if self._messages else None
+        return next((message for message in reversed(self._messages) if message is not None), None)
 
     async def get(self, seq: int) -> StoredMessage | None:
         """Return message `seq`; None if it is not there."""

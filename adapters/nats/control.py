@@ -8,13 +8,13 @@ Everything here blocks; asyncio code runs it in a thread.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Self
+from typing import Any, Self
 
 from eventsourcing.persistence import MapperDeserialisationError, PersistenceError
 
 from adapters.clock import SystemClock
 from adapters.keys import Credentials
-from adapters.nats.eventsourcing.control_application import ControlApplication
+from adapters.nats.eventsourcing.control_application import Again, ControlApplication, Decider
 from adapters.nats.eventsourcing.link import NoAnswerError
 from adapters.nats.eventsourcing.stream import BATCH_MAX
 from domain.catalogue.eligibility import Catalogue
@@ -23,6 +23,7 @@ from domain.control.settings import parse_value, setting_of
 from domain.control.view import ControlView
 from domain.errors import BadLinkError, BusError, HistoryError, PublishUnknownError
 from domain.events import (
+    ControlEvent,
     LinkAdded,
     LinkRemoved,
     NodeEnrolled,
@@ -178,6 +179,22 @@ class ControlDesk:
         with _bus_errors():
             return self._application.act(overrides.AGGREGATE, overrides, command)
 
+    def restate(self) -> int:
+        """State once more all that holds, as far as LW_CONTROL can be read; return with how many events.
+
+        A new generation of the ledger reads no control event before a hole: what was decided there holds again by this.
+
+        Raises:
+            BusError: LW_CONTROL cannot be read, or not all could be stored; it may be asked again.
+            HistoryError: it holds something that is no control event.
+        """
+        stored = 0
+        with _bus_errors():
+            for event in self.view().as_events():
+                aggregate, decider = _of(event)
+                stored += len(self._application.act(aggregate, Again(decider), event))
+        return stored
+
     def view(self) -> ControlView:
         """Return everything that is decided now.
 
@@ -208,6 +225,17 @@ class ControlDesk:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _of(event: ControlEvent) -> tuple[str, Decider[Any, Any, Any]]:
+    """Return the aggregate of an event, and what decides it."""
+    match event:
+        case NodeEnrolled() | NodeRetired():
+            return f"nodes.{event.node}", nodes
+        case LinkAdded() | LinkRemoved():
+            return f"links.{event.link}", links
+        case _:
+            return overrides.AGGREGATE, overrides
 
 
 @contextmanager

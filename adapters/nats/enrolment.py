@@ -1,5 +1,6 @@
 """Keys and the roster of the bus: which members there are and which nkey each signs in with."""
 
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from adapters.nats.outside import PREFIX, TOOLS_MAX
 from domain.errors import BadConfigError
 from domain.ids import node_id
 
+_LOG: Final = logging.getLogger("leaseway.provision")
 _CORE_ROLES: Final[tuple[Role, ...]] = (
     "master",
     "projector",
@@ -66,13 +68,21 @@ def load_roster(data: Path, cluster: str) -> Roster:
 def ensure_core_members(data: Path, cluster: str) -> Roster:
     """Return the roster with the members that every cluster has, made where they are missing, so that a server can start."""
     node_id(cluster)
-    roster = load_roster(data, cluster)
+    roster = _without_lost_operator(data, load_roster(data, cluster))
     for role in _CORE_ROLES:
         if roster.member(role) is None:
             roster = _with_member(data, roster, name=role, role=role, url="")
     _name_operator(data, roster)
     _save(data, roster)
     return roster
+
+
+def _without_lost_operator(data: Path, roster: Roster) -> Roster:
+    """Return the roster without an operator whose key is gone: else none would be made, and no word could end safe mode."""
+    if roster.member("operator") is None or key_path(data, "operator").exists():
+        return roster
+    _LOG.warning("operators_key_made_anew", extra={"file": str(key_path(data, "operator"))})
+    return Roster(cluster=roster.cluster, members=tuple(each for each in roster.members if each.name != "operator"))
 
 
 def _name_operator(data: Path, roster: Roster) -> None:

@@ -6,13 +6,14 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
 from adapters.log.chains import ProducerChains
-from adapters.log.history import History, last_commit
+from adapters.log.history import History, first_of_generation, last_commit
 from adapters.log.report import Report
 from adapters.log.scan import NO_AGES, Ages, check_end, check_young, scan_left_out
 from adapters.log.segments import PARTS_PER_WORKER, Plan, Segment, join, plan, segments
 from adapters.log.tail import check_inputs
 from adapters.log.verify import Part, difference, verify_part
 from domain.errors import HistoryError, HistoryGapError, UnknownPolicyError
+from domain.events.commit import Commit
 from domain.subjects import ledger_subject
 from services.cli.audit_source import Opened, Source, opened
 
@@ -33,7 +34,7 @@ async def verified(
     """
     try:
         if ages.now_ns:
-            await check_young(place.streams, ages)
+            await check_young(place.streams, ages, await _begun(place, asked))
         planned = await plan(place.streams, place.find, asked)
         await _scan_left_out(source, place, planned)
     except (HistoryError, HistoryGapError) as error:
@@ -49,6 +50,15 @@ async def verified(
     report.left_out = " and ".join(planned.left_out)
     report.unchecked += planned.unchecked
     return report
+
+
+async def _begun(place: Opened, asked: Part) -> Commit | None:
+    """Return the first commit of the generation that is asked for; None if older ones are asked for too."""
+    head = await last_commit(place.streams.ledger)
+    if head is None or asked.whole:
+        return None
+    first = await first_of_generation(place.streams.ledger, head)
+    return first if not asked.first or asked.first >= first.version else None
 
 
 async def _scan_left_out(source: Source, place: Opened, planned: Plan) -> None:

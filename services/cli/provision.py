@@ -11,6 +11,7 @@ from domain.events.commit import Commit
 from domain.ids import node_id
 from services.cli.parser import BadUsageError
 from services.cli.reach import Here, here
+from services.cli.show import note
 from services.config_file import config_path
 from services.config_rules import http_url
 from services.data_directory import held_data, holder_of, is_standalone, make_data
@@ -79,6 +80,11 @@ def _gateways(parsed: argparse.Namespace) -> dict[str, str]:
 
 def _tell_new(first: Commit) -> None:
     print(f"generation {first.generation} begins with version {first.version}; the master leaves safe mode by itself")
+    if first.clo:
+        note(
+            f"control events up to {first.clo} are gone or stand before a hole; what can still be read of them was stated again: "
+            f"look at `leaseway links list` and `leaseway settings list` for what is missing"
+        )
 
 
 def _tell_keys(roster: Roster, data: Path, parsed: argparse.Namespace) -> None:

@@ -37,13 +37,20 @@ async def _status(place: Here, out: Output) -> int:
     out.rows("Processes", rows, {"process": "process", "url": "url", "state": "state", "said": "says"})
     masters = [row for row in rows if row["process"] == "master"]
     master = min(masters, key=lambda row: (row["state"] != "active", not row["well"]))
+    doubting = [row for row in masters if row["state"] == "safe_mode"]
+    for row in doubting:
+        note(f"the master at {row['url']} grants nothing, since stored history is in doubt: {row['doubt']}")
     if master["well"]:
         await _say_master(place, out)
-    elif master["state"] == "safe_mode":
+    elif doubting:
         note(
-            "the master grants nothing, since stored history is in doubt: look at what it says; to go on without what is lost,"
+            "to go on without what is lost, `leaseway provision --new-generation --reason TEXT` begins a new history and keeps "
+            "the old one"
         )
-        note("`leaseway provision --new-generation --reason TEXT` begins a new history and keeps the old one")
+    elif master["state"] == "starting":
+        note(
+            "the master is still checking stored history: no new leases until then, every node serves its own requests"
+        )
     else:
         note(
             "the master does not answer: no new leases, every node serves its own requests; `leaseway nodes` reads NATS"
@@ -76,7 +83,15 @@ async def _health(place: Here, name: str, url: str, path: str) -> Row:
     state = str(said.get("status", "ok")) if isinstance(said, dict) else "ok"
     down = engines_down(said)
     told = f"engine down: {', '.join(down)}" if down else _brief(said)
-    return {"process": name, "url": url, "well": status == 200 and not down, "state": state, "said": told}
+    doubt = str(said.get("doubt", "")) if isinstance(said, dict) else ""
+    return {
+        "process": name,
+        "url": url,
+        "well": status == 200 and not down,
+        "state": state,
+        "said": told,
+        "doubt": doubt,
+    }
 
 
 def engines_down(health: Any) -> list[str]:

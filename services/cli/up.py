@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import json
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +21,8 @@ from services.standalone.main import Standalone, StoppedEarlyError, running
 from services.standalone.ports import plan_ports
 
 _ANSWER_S: Final = 5.0
+LOOK_EVERY_S: Final = 5.0
+"""The master is asked for safe mode so often."""
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -45,7 +48,7 @@ async def _up(standalone: Standalone, config: Config, stop: asyncio.Event, *, lo
             waiting.done()
             announce(endpoints, config.data, doubt=doubt)
             await _say_down(endpoints, config.data)
-            await stop.wait()
+            await watch_doubt(endpoints.master, doubt, stop)
     except StoppedEarlyError:
         pass
     finally:
@@ -66,6 +69,31 @@ async def doubt_of(endpoints: Endpoints) -> str:
     """Return why the master is in safe mode; empty if it is not, or does not say."""
     said = await _health_of(endpoints.master)
     return str(said["doubt"]) if said.get("status") == "safe_mode" else ""
+
+
+async def watch_doubt(master: str, doubt: str, stop: asyncio.Event, *, every_s: float = LOOK_EVERY_S) -> None:
+    """Say when the master comes into safe mode, or leaves it, until `stop` is set: what a node shows may come at any time."""
+    while not stop.is_set():
+        with suppress(TimeoutError):
+            async with asyncio.timeout(every_s):
+                await stop.wait()
+        said = await _health_of(master)
+        status = said.get("status")
+        if status == "safe_mode" and not doubt:
+            doubt = str(said["doubt"])
+            note("SAFE MODE: from now on nothing is lent, every node serves its own requests")
+            say_doubt(doubt)
+        elif status in {"active", "standby"} and doubt:
+            doubt = ""
+            note("the master has left safe mode: there is lending again")
+
+
+def say_doubt(doubt: str) -> None:
+    """Say why there is safe mode, and what to do."""
+    note(f"safe mode: stored history is in doubt: {doubt}")
+    note(
+        "look at it with `leaseway audit verify`; `leaseway provision --new-generation --reason TEXT` goes on without it"
+    )
 
 
 async def _health_of(url: str) -> dict[str, Any]:
@@ -101,7 +129,4 @@ def announce(endpoints: Endpoints, data: Path, *, doubt: str = "") -> None:
     )
     Output(as_json=False).rows(title, rows, {"ready": "what", "url": "url", "for": "for"})
     if doubt:
-        note(f"safe mode: stored history is in doubt: {doubt}")
-        note(
-            "look at it with `leaseway audit verify`; `leaseway provision --new-generation --reason TEXT` goes on without it"
-        )
+        say_doubt(doubt)

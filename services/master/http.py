@@ -29,6 +29,7 @@ def application(loop: MasterLoop, preflight: Path, hosts: Hosts | None = None) -
         body = {
             "status": loop.mode,
             "doubt": loop.doubt,
+            "behind": loop.behind,
             "generation": position.generation,
             "version": position.version,
             "term": loop.state.term,

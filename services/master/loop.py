@@ -11,11 +11,10 @@ from contextlib import aclosing, suppress
 
 import msgspec
 
-from adapters.clock import new_generation
 from adapters.log.generations import GAP
 from adapters.log.history import History, first_of_generation, stored_commit
-from adapters.log.renewal import begin_generation
-from domain.errors import BusError, FactsLostError, HistoryError, HistoryGapError
+from adapters.log.renewal import begin_generation, later_than
+from domain.errors import BusError, FactsLostError, HistoryError, HistoryGapError, LedgerBehindError
 from domain.events.commit import Commit, encode_commit
 from domain.ids import Generation
 from domain.master.decide import Decided, Head, decide
@@ -47,6 +46,11 @@ SIDE_EVERY_S = 0.2
 RING_EVERY_S = 0.02
 """Timers are looked at no more often, however many commits there are."""
 SAFE_LOOK_EVERY_S = 0.5
+NO_OPERATOR = (
+    "this master's credentials do not name the operator, whose word alone ends safe mode: bring it master.json again, as "
+    "`leaseway provision` has written it, and start it anew"
+)
+"""What a master says that would believe nobody."""
 
 
 class MasterLoop:
@@ -72,7 +76,9 @@ class MasterLoop:
         """Digest of the state that the last commit of this reign states; empty if it states none."""
         self._missing = Missing()
         self._loaded = Generation("")
-        """The generation of the ledger's last commit when it was loaded."""
+        """The newest generation of the ledger, when it was loaded, that was begun by who may."""
+        self.behind = Generation("")
+        """In safe mode: the generation behind which the ledger is; what an operator begins has to sort behind it. Else empty."""
 
     def _blank(self) -> History:
         return History(self.parts.streams, self.parts.reader, complaint=self.parts.beginners.complaint)
@@ -118,6 +124,7 @@ class MasterLoop:
             await asyncio.sleep(0.5)  # and all of it again
             return
         if worse is not None:
+            self.behind = Generation(worse.generation if isinstance(worse, LedgerBehindError) else "")
             await self._safe_mode(str(worse))
 
     def _may_be_lost(self, error: HistoryError | HistoryGapError) -> bool:
@@ -128,12 +135,14 @@ class MasterLoop:
     async def _begin_anew(self, gap: str) -> None:
         """Begin a new generation over what is left, as a bus of relaxed durability has been promised to: never silently."""
         LOG.error("history_gap", extra={"gap": gap})
-        generation = new_generation(int(self._loaded[:4] or "0", 16) + 1)
         cluster, signer = self.parts.reader.cluster, self.parts.signer
-        await begin_generation(self.parts.streams, generation, GAP + gap, cluster=cluster, signer=signer)
+        later = later_than([self._loaded])
+        await begin_generation(self.parts.streams, later, GAP + gap, cluster=cluster, signer=signer)
 
     async def _safe_mode(self, doubt: str) -> None:
         """Decide nothing, say so loudly, and stay until an operator has begun a new generation of the ledger."""
+        if not self.parts.operator_public:
+            doubt += f"; {NO_OPERATOR}"
         self.mode, self.doubt = "safe_mode", doubt
         self.ready.set()
         LOG.error("safe_mode", extra={"doubt": doubt, "version": self.history.position.version})
@@ -143,7 +152,7 @@ class MasterLoop:
             said = said or await say_safe_mode(self.parts, doubt, self._loaded)
             await asyncio.sleep(SAFE_LOOK_EVERY_S)
             try:
-                generation = await renewed(self.parts, doubted)
+                generation = await self._renewed(doubted)
             except HistoryError as error:
                 if str(error) not in {why, doubt}:
                     why = str(error)
@@ -151,22 +160,32 @@ class MasterLoop:
                     LOG.error("safe_mode_not_left", extra={"why": why})  # noqa: TRY400  # the words say it all
             except BusError:
                 pass
-        LOG.warning("safe_mode_left", extra={"doubt": doubt, "generation": generation})
-        self.doubt = ""
+        # else it would hold this master in safe mode whatever generation begins
+        aside = await self.parts.witness.put_aside()
+        LOG.warning("safe_mode_left", extra={"doubt": doubt, "generation": generation, "put_aside": aside})
+        self.doubt, self.behind = "", Generation("")
+
+    async def _renewed(self, doubted: Generation) -> Generation:
+        """Return the generation that an operator has begun; empty if there is none."""
+        begun = await renewed(self.parts, doubted)
+        if begun and begun <= self.behind:
+            what = f"generation {begun} was begun, but {self.behind} was seen, and it must sort behind that"
+            raise HistoryError(f"{what}: let this process run, and begin another one")
+        return begun
 
     # ---- loading and standing by -------------------------------------------------------------------------------------
 
     async def _load(self) -> None:
         """Restore the newest snapshot that a commit vouches for, and apply what follows it."""
         self.mode, self.history = "starting", self._blank()
-        head = await trusted_head(self.parts, self._note_head)
+        head = await trusted_head(self.parts, self._note)
         if head is None:
             return
         await self._restore(head)
         await self.history.catch_up(head)
 
-    def _note_head(self, head: Commit | None) -> None:
-        self._loaded = head.generation if head is not None else Generation("")
+    def _note(self, begun: Generation) -> None:
+        self._loaded = begun
 
     async def _restore(self, head: Commit) -> None:
         """Begin at the newest snapshot of this generation that a commit vouches for, or at the generation's first commit."""

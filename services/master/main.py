@@ -26,7 +26,7 @@ from services.data_directory import known_endpoints
 from services.hosts import of_operators
 from services.master.checkpoints import Checkpoints
 from services.master.http import application
-from services.master.loop import Parts
+from services.master.loop import NO_OPERATOR, Parts
 from services.master.metrics import MeasuredLoop
 from services.master.observer import Observer
 from services.master.witnesses import clickhouse_at
@@ -41,6 +41,8 @@ async def run(config: Config, ready: Callable[[str], None], stop: asyncio.Event)
     credentials = load_credentials(config.bus.credentials or config.data / "keys" / "master.json")
     if credentials.role != "master":
         raise BadConfigError(f"credentials of {credentials.name}: role must be master, it is {credentials.role}")
+    if not credentials.operator_public:
+        LOG.warning("operator_not_known", extra={"credentials": credentials.name, "why": NO_OPERATOR})
     bus = await connect(config.bus.url, credentials, name="master")
     try:
         await _serve(config, credentials, bus, ready, stop)

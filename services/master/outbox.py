@@ -40,7 +40,6 @@ class Outbox:
         """Publish in order, for ever.
 
         Raises:
-            HistoryError: the last message of the feed is none of ours.
             HistoryGapError: a commit to be published is gone.
         """
         while True:

@@ -11,7 +11,7 @@ from typing import Final, cast
 
 from adapters.log.feed import Feed
 from adapters.log.history import last_commit
-from domain.errors import HistoryError
+from domain.errors import LedgerBehindError
 from domain.events import Registered, Witness
 from domain.events.base import tag_of
 from domain.master.inputs import FactInput, FactOrRejected
@@ -28,7 +28,7 @@ async def check_unfolded(parts: Parts, position: Position) -> None:
     """Check what nodes have said, since the commit at `position`, to have seen.
 
     Raises:
-        HistoryError, HistoryGapError, Deposed: as of `check_seen`; facts beyond `position` are not whole.
+        LedgerBehindError, HistoryGapError, Deposed: as of `check_seen`; facts beyond `position` are not whole.
     """
     events = parts.streams.events
     last = (await events.bounds()).last
@@ -48,7 +48,7 @@ async def check_seen(parts: Parts, position: Position, facts: Iterable[FactOrRej
     not believed: any node's key would be enough to stop all deciding.
 
     Raises:
-        HistoryError: the ledger is behind what one of them has seen.
+        LedgerBehindError: the ledger is behind what one of them has seen.
         Deposed: it is not, this master is.
     """
     for given in facts:
@@ -63,9 +63,10 @@ async def check_seen(parts: Parts, position: Position, facts: Iterable[FactOrRej
         head = await last_commit(parts.streams.ledger)
         if head is not None and (head.generation, head.version) >= (seen.generation, seen.version):
             raise Deposed
-        raise HistoryError(
+        raise LedgerBehindError(
             f"ledger: ends at version {position.version} of generation {position.generation}, "
-            f"but {given.speaker} has seen version {seen.version} of generation {seen.generation}"
+            f"but {given.speaker} has seen version {seen.version} of generation {seen.generation}",
+            seen.generation,
         )
 
 

@@ -3,18 +3,22 @@
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 import msgspec
 
-from adapters.log.checkpoints import Kept
+from adapters.log.begun import newest_begun
+from adapters.log.checkpoints import Kept, signed_by
 from adapters.log.generations import check_begun, safe_mode_left
-from adapters.log.history import check_witness, first_of_generation, last_commit
+from adapters.log.history import check_witness, first_of_generation, last_commit, stored_commit
+from adapters.log.lost import standing
 from adapters.log.scan import Scanned, scan
 from adapters.log.tail import check_inputs
 from adapters.nats.api import StreamMissingError
-from domain.errors import BusError, HistoryError, HistoryGapError
-from domain.events import SafeModeEntered
+from domain.errors import BusError, HistoryError, HistoryGapError, LedgerBehindError
+from domain.events import Checkpoint, SafeModeEntered, codec
+from domain.events.base import tag_of
 from domain.events.commit import Commit
 from domain.ids import Generation
 from domain.policies import rules_of
@@ -25,32 +29,39 @@ from services.master.witnesses import NOTHING, WHO, Archived
 LOG = logging.getLogger("leaseway.master")
 SAY_S: Final = 2.0
 REASON_CHARS_MAX: Final = 250
+_CHECKPOINT: Final = f".{tag_of(Checkpoint)}"
+"""What the subject of such an observation ends in."""
 MISSING_US: Final = 5_000_000
 """A server that starts may say for so long that it has no such stream."""
 
 
-async def trusted_head(parts: Parts, note_head: Callable[[Commit | None], None]) -> Commit | None:
+async def trusted_head(parts: Parts, note: Callable[[Generation], None]) -> Commit | None:
     """Return the ledger's last commit once all of its history is found to be what was digested, signed and witnessed.
 
-    `note_head` is told of the last commit before anything is judged.
+    `note` is told of the newest generation that was begun by who may, before anything else is judged.
 
     Raises:
         HistoryError, HistoryGapError: history is in doubt.
         BusError: the bus cannot be asked.
     """
+    # known whatever else cannot be read: an operator's word is one that begins a later generation than this
+    await _note(parts, await last_commit(parts.streams.ledger), note)
     # witnesses before the ledger's head: an active master adds to all of them, to the ledger first
     kept = await parts.witness.read()
     fed = await _fed(parts)
     archived, vouched = await _archived(parts)
     head = await last_commit(parts.streams.ledger)
-    note_head(head)
+    await _note(parts, head, note)
     check_witness(kept, head)
     check_witness(fed, head, who="the feed")
     check_witness(archived.newest, head, who=WHO)
     newest = _newest(vouched)
     check_witness(newest, head, who=f"a signed checkpoint in {WHO}")
     signed = await _signed(parts, head)
-    seen = (kept, fed, archived.newest, newest)
+    for each in (kept, archived.newest):
+        await _check_stands(parts.streams.ledger, each, head)
+    # not what ClickHouse has seen: anybody's commit gets there, and who believes it would take a forged generation for known
+    seen = (kept, fed, newest)
     await _check_renewed(parts, head, [each.generation for each in seen if each is not None])
     await _check_word(parts, head, [*signed, *vouched])
     await check_inputs(parts.streams, head)
@@ -58,6 +69,19 @@ async def trusted_head(parts: Parts, note_head: Callable[[Commit | None], None])
         rules_of(head)
         await _scan(parts, head, _together(signed, vouched, head))
     return head
+
+
+async def _note(parts: Parts, head: Commit | None, note: Callable[[Generation], None]) -> None:
+    note(await newest_begun(parts.streams.ledger, head, parts.beginners))
+
+
+async def _check_stands(ledger: Stream, witnessed: Witnessed | None, head: Commit | None) -> None:
+    """Check that the commit that a witness has seen still stands where it stood, though others came behind it since."""
+    if witnessed is None or head is None or head.generation != witnessed.generation:
+        return
+    message = await ledger.get(witnessed.version)
+    if message is not None:
+        check_witness(witnessed, stored_commit(message))
 
 
 async def _archived(parts: Parts) -> tuple[Archived, list[Kept]]:
@@ -87,7 +111,8 @@ async def _signed(parts: Parts, head: Commit | None) -> list[Kept]:
     newest = max(parts.checkpoints.book.generations(), default=Generation(""))
     if newest > (head.generation if head is not None else ""):
         at = f"is of generation {head.generation}" if head is not None else "is empty"
-        raise HistoryError(f"ledger: it {at}, but a checkpoint of the data directory was signed in generation {newest}")
+        what = f"ledger: it {at}, but a checkpoint of the data directory was signed in generation {newest}"
+        raise LedgerBehindError(what, newest)
     return await parts.checkpoints.of(newest) if head is not None and newest == head.generation else []
 
 
@@ -95,20 +120,36 @@ async def _check_renewed(parts: Parts, head: Commit | None, seen: list[Generatio
     """Check that a generation after one that was seen begins with an operator's word.
 
     A master that has seen nothing begins a history by itself where the ledger is empty; whoever has seen another one must not
-    take that for its successor.
+    take that for its successor. A word may be gone for its age; then what a master has signed in that generation speaks for it.
     """
     book = parts.checkpoints.book.generations() if parts.checkpoints is not None else []
     newest = max([*seen, *book], default=Generation(""))
-    if head is None or head.generation <= newest or await renewed(parts, newest):
+    if head is None or not newest or head.generation <= newest or await renewed(parts, newest):
         return
-    if newest:
-        raise HistoryError(
-            f"ledger: generation {head.generation} begins without an operator's word, though generation {newest} was seen"
-        )
+    begins = f"generation {head.generation} begins without an operator's word"
+    said = f"ledger: {begins}, though generation {newest} was seen"
+    if (await first_of_generation(parts.streams.ledger, head)).version > 1:
+        if any(each.checkpoint.generation == head.generation for each in await _stated(parts)):
+            return
+        said += "; its first commits are gone, and no checkpoint that the master has signed is of it"
+    raise HistoryError(said)
+
+
+async def _stated(parts: Parts) -> list[Kept]:
+    """Return the checkpoints among the facts that this cluster's master has signed."""
+    events, found = parts.streams.events, list[Kept]()
+    bounds = await events.bounds()
+    async for message in standing(events, max(0, bounds.first - 1), bounds.last):
+        if message.subject.endswith(_CHECKPOINT):
+            with suppress(msgspec.DecodeError):
+                fact = codec.decode_input(codec.decode_envelope(message.body).data)
+                if isinstance(fact, Checkpoint):
+                    found.append(Kept(checkpoint=fact, source=events.name))
+    return signed_by(found, parts.signer.public, parts.reader.cluster)
 
 
 async def renewed(parts: Parts, doubted: Generation) -> Generation:
-    """Return the generation that an operator has begun after `doubted`; empty if there is none.
+    """Return the generation that an operator has begun after `doubted`; empty if there is none, or if its beginning is gone.
 
     Raises:
         HistoryError: the ledger's last message is no commit, or the word that began its generation is not the operator's.
@@ -119,9 +160,7 @@ async def renewed(parts: Parts, doubted: Generation) -> Generation:
         return Generation("")
     first = await first_of_generation(ledger, head)
     await check_begun(ledger, first, parts.beginners)
-    # the word that began a later one may be dropped for its age
-    by_itself = first.version == 1 and safe_mode_left(first) is None
-    return Generation("") if by_itself else head.generation
+    return head.generation if safe_mode_left(first) is not None else Generation("")
 
 
 async def _check_word(parts: Parts, head: Commit | None, signed: Sequence[Kept]) -> None:

@@ -2,14 +2,16 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
 import aiohttp
 import msgspec
 
 from adapters.log.checkpoints import Kept
+from adapters.log.generations import GENERATION_CHARS_MAX
 from domain.events import Checkpoint
+from domain.ids import Generation
 from domain.ports import Witnessed
 
 LOG = logging.getLogger("leaseway.master")
@@ -59,6 +61,16 @@ def clickhouse_at(projector_url: str) -> AskArchive:
         return Archived(health.witness if health is not None else None, kept)
 
     return ask
+
+
+class _Master(msgspec.Struct):
+    behind: str = ""
+
+
+async def doubted_by(masters: Sequence[str]) -> list[Generation]:
+    """Return the generations behind which the ledger is, by the word of those masters that answer and are in safe mode for it."""
+    said = await asyncio.gather(*(_asked(f"{url.strip()}/health", _Master) for url in masters))
+    return [Generation(each.behind[:GENERATION_CHARS_MAX]) for each in said if each is not None and each.behind]
 
 
 async def _asked(url: str, kind: type[A]) -> A | None:

@@ -2,20 +2,21 @@
 
 import asyncio
 import logging
-import re
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
 
-from adapters.clock import new_generation
-from adapters.keys import Signer, load_credentials
+from adapters.decisions import DecisionReader
+from adapters.keys import Credentials, Signer, load_credentials
+from adapters.log.begun import newest_begun
 from adapters.log.checkpoints import CheckpointBook, signed_by
-from adapters.log.feed import order_of
+from adapters.log.feed import newest_signed
+from adapters.log.generations import Beginners
 from adapters.log.history import Streams
-from adapters.log.renewal import begin_generation, newest_readable
+from adapters.log.renewal import begin_generation, later_than, newest_readable
 from adapters.log.witness import FileWitnessBook
 from adapters.nats.connection import connect
 from adapters.nats.control import ControlDesk
@@ -32,7 +33,7 @@ from domain.ports import Stream
 from domain.subjects import CONTROL, DECISIONS, EVENTS, LEDGER
 from services.config import Config, preflight_file
 from services.data_directory import Endpoints, known_endpoints
-from services.master.witnesses import clickhouse_at
+from services.master.witnesses import clickhouse_at, doubted_by
 from services.standalone.bus import BusChild
 
 _LOG: Final = logging.getLogger("leaseway.provision")
@@ -40,7 +41,6 @@ GATEWAY: Final = "main"
 """Id of the one gateway of a standalone cluster."""
 REPLICAS: Final = 3
 _STOP_S: Final = 10.0
-_COUNTED: Final = re.compile(r"[0-9a-f]{4}")
 
 
 async def provision_all(config: Config, endpoints: Endpoints, *, from_file: bool) -> Provisioned:
@@ -146,56 +146,50 @@ async def renew(config: Config, url: str, reason: str, *, from_file: bool) -> Co
     bus = await connect(url, load_credentials(config.data / "keys" / "master.json"), name="provision")
     try:
         streams = Streams(bus.stream(EVENTS), bus.stream(CONTROL), bus.stream(LEDGER))
-        known = [*await _generations_known(config.data), await _newest_fed(bus.stream(DECISIONS))]
-        head = await newest_readable(streams.ledger)
-        known.append(head.generation if head is not None else Generation(""))
-        known += await _generations_archived(config)
-        operator = Signer(load_credentials(config.data / "keys" / "operator.json").nkey_seed)
-        return await begin_generation(streams, _later_than(known), reason, cluster=config.cluster.name, signer=operator)
+        operator = load_credentials(config.data / "keys" / "operator.json")
+        known, claimed = await _generations(config, streams.ledger, bus.stream(DECISIONS), operator)
+        first = await begin_generation(
+            streams, later_than(known, claimed), reason, cluster=operator.cluster, signer=Signer(operator.nkey_seed)
+        )
     finally:
         await bus.close()
+    # only now: a doubt ends by an operator's word that is stored, not by one that was tried
+    if aside := await FileWitnessBook(checkpoint(config.data)).put_aside():
+        _LOG.warning("witness_put_aside", extra={"file": aside})
+    if first.clo:  # what was decided before that is read no more
+        again = await asyncio.to_thread(_restate, url, operator)
+        _LOG.warning("control_restated", extra={"not_read": first.clo, "events": again})
+    return first
 
 
-def _later_than(known: Sequence[Generation]) -> Generation:
-    """Return a name that sorts behind all of these, also where a forger has taken the last one that is counted."""
-    later = new_generation(max(map(_count_of, known)) + 1)
-    return later if later > max(known) else Generation(f"{max(known)}1")
+def _restate(url: str, operator: Credentials) -> int:
+    with ControlDesk(url, operator, operator.cluster) as desk:
+        return desk.restate()
 
 
-def _count_of(generation: Generation) -> int:
-    """Return which history a generation names, from its first 4 hex digits; 0 if it names none."""
-    return int(generation[:4], 16) if _COUNTED.match(generation) else 0
+async def _generations(
+    config: Config, ledger: Stream, feed: Stream, operator: Credentials
+) -> tuple[list[Generation], list[Generation]]:
+    """Return the generations that this cluster's keys have signed or this data directory has seen, and what others claim."""
+    public, who = operator.master_public, Signer(operator.nkey_seed).public
+    archived, behind = await asyncio.gather(
+        clickhouse_at(known_endpoints(config).projector)(), doubted_by(known_endpoints(config).master.split(","))
+    )
+    signed = [each.checkpoint.generation for each in signed_by(archived.signed, public, operator.cluster)]
+    fed, _ = await newest_signed(feed, DecisionReader(operator.cluster, public))
+    head = await newest_readable(ledger)
+    begun = await newest_begun(ledger, head, Beginners(cluster=operator.cluster, operator=who, master=public))
+    known = [*await _generations_seen(config.data), *signed, begun, *([fed.generation] if fed is not None else [])]
+    return known, [*behind, *([head.generation] if head is not None else [])]
 
 
-async def _generations_known(data: Path) -> list[Generation]:
-    """Return the generations of which a data directory has seen anything; a witness that cannot be read is put aside.
-
-    It would hold a master in safe mode for ever, whatever generation begins.
-    """
+async def _generations_seen(data: Path) -> list[Generation]:
+    """Return the generations of which a data directory has seen anything."""
     known = CheckpointBook(data / "checkpoints").generations()
-    try:
-        seen = await FileWitnessBook(checkpoint(data)).read()
-    except HistoryError as error:
-        aside = checkpoint(data).with_suffix(".unreadable")
-        checkpoint(data).replace(aside)
-        _LOG.warning("witness_put_aside", extra={"file": str(aside), "error": str(error)})
-        return known
-    return [*known, seen.generation] if seen is not None else known
-
-
-async def _generations_archived(config: Config) -> list[Generation]:
-    """Return the generations of which ClickHouse, where it answers, has checkpoints that this cluster's master has signed."""
-    public = Signer(load_credentials(config.data / "keys" / "master.json").master_seed).public
-    archived = await clickhouse_at(known_endpoints(config).projector)()
-    return [each.checkpoint.generation for each in signed_by(archived.signed, public, config.cluster.name)]
-
-
-async def _newest_fed(feed: Stream) -> Generation:
-    """Return the generation of the newest decision that was published; empty if there is none."""
-    last = await feed.last()
     with suppress(HistoryError):
-        return Generation(order_of(last.headers)[0]) if last is not None else Generation("")
-    return Generation("")
+        seen = await FileWitnessBook(checkpoint(data)).read()
+        return [*known, seen.generation] if seen is not None else known
+    return known
 
 
 @asynccontextmanager

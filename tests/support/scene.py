@@ -10,9 +10,11 @@ from adapters.log.history import Streams
 from adapters.log.ledger import Ledger
 from adapters.log.reader import Reader
 from adapters.log.renewal import begin_generation
+from adapters.log.scan import NO_AGES
 from adapters.log.snapshots import Snapshots
 from adapters.log.verify import verify
 from adapters.memory.stream import MemoryStream
+from domain.errors import HistoryError
 from domain.events import (
     Input,
     codec,
@@ -23,6 +25,7 @@ from domain.ports import Clock, StoredMessage, Witnessed
 from domain.subjects import heartbeat_subject, ledger_subject
 from services.master.loop import MasterLoop, Parts
 from services.master.observer import Observer
+from services.master.witnesses import NOTHING, Archived
 from tests.support.history import CLUSTER, SECRET, Recorder, finished, held, link, registered, started
 from tests.support.virtual_loop import pass_time, run_virtually
 
@@ -54,11 +57,18 @@ class Book:
 
     def __init__(self) -> None:
         self.kept: Witnessed | None = None
-        self.broken = False
+        self.broken = self.torn = False
 
     async def read(self) -> Witnessed | None:
         """Return what is kept."""
+        if self.torn:
+            raise HistoryError("checkpoint: must be a witnessed commit, is not")
         return self.kept
+
+    async def put_aside(self) -> str:
+        """Put aside what cannot be read."""
+        aside, self.torn = "aside" if self.torn else "", False
+        return aside
 
     async def write(self, witnessed: Witnessed) -> None:
         """Keep it, if the disk does."""
@@ -81,6 +91,8 @@ class Scene:
         )
         self.recorder = Recorder()
         self.streams = Streams(self.events, self.control, self.ledger)
+        self.ages, self.archive = NO_AGES, NOTHING
+        """After how long streams drop messages, and what ClickHouse has seen, as masters are told."""
         self.relaxed = False
         """Durability of the bus, as masters are told."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -105,11 +117,16 @@ class Scene:
             signer=Signer(SEED),
             operator_public=OPERATOR.public,
             relaxed=self.relaxed,
+            ages=self.ages,
+            ask_clickhouse=self._archived,
         )
         loop = MasterLoop(parts)
         self._tasks += [asyncio.create_task(loop.run()), asyncio.create_task(observer.listen())]
         self._runs[id(loop)] = self._tasks[-2]
         return loop
+
+    async def _archived(self) -> Archived:
+        return self.archive
 
     async def stop_one(self, loop: MasterLoop) -> None:
         """Stop one master."""

@@ -47,6 +47,23 @@ class Decider(Protocol[_State, _Event, _Command_contra]):
         ...
 
 
+class Again(Generic[_State, _Event]):
+    """A decider that says an event once more, whatever was decided."""
+
+    def __init__(self, decider: Decider[_State, _Event, Any]) -> None:
+        self._decider = decider
+        self.INITIAL = decider.INITIAL
+
+    def evolve(self, state: _State, event: _Event, /) -> _State:
+        """Return the state after `event`."""
+        return self._decider.evolve(state, event)
+
+    def decide(self, command: _Event, state: _State, /) -> list[_Event]:
+        """Return the event itself."""
+        del state
+        return [command]
+
+
 class ControlAggregate(Generic[_State, _Event, _Command_contra]):
     """One aggregate as the library wants it: id, version and the events that are not stored yet."""
 
@@ -165,4 +182,5 @@ def _project(
     aggregate = aggregate or ControlAggregate(aggregate_id, decider)
     for decided in events:
         aggregate.take(decided.event)
+        aggregate.version = decided.originator_version  # not one more: an event of it may be lost
     return aggregate
