@@ -32,8 +32,7 @@ def open_incarnation(state: State, name: NodeId, node: Node, incarnation: Incarn
         _orphan_all(state, key)
     slots.began_anew(state, name)
     state.presuming.pop(name, None)
-    for link in sorted(link for link, owner in state.hints.items() if owner == name):
-        del state.hints[link]  # the new process knows nothing of it
+    _forget_hints(state, name)
     node.incarnation = incarnation
     node.pseq = 0
     node.incomplete = node.late = node.draining = False
@@ -43,6 +42,12 @@ def open_incarnation(state: State, name: NodeId, node: Node, incarnation: Incarn
     if node.silent_us:
         node.silent_us = 0
         state.silent[name] = 0
+
+
+def _forget_hints(state: State, name: NodeId) -> None:
+    """Forget what a node was told of its links: a new process of it knows nothing of that."""
+    for link in sorted(link for link, owner in state.hints.items() if owner == name):
+        del state.hints[link]
 
 
 def close_incarnation(node: Node) -> None:
@@ -119,6 +124,7 @@ def forget(state: State, name: NodeId) -> None:
     node = state.nodes[name]
     close_incarnation(node)
     slots.began_anew(state, name)
+    _forget_hints(state, name)
     for model in sorted({*node.models, *node.queues}):
         _forget_model(state, node, owner_key(name, model), model)
     node.url, node.models, node.rooms = "", {}, {}

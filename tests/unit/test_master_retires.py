@@ -85,6 +85,19 @@ def test_a_retired_helper_whose_links_stay_has_neither_breaker_nor_hint_and_both
     assert (state.breakers, state.hints) == ({}, {})
 
 
+def test_a_retired_owner_is_told_nothing_more():
+    story = Story()
+    story.burst(20)
+    for i in range(5):
+        story.recorder.state("a", finished(f"req_own{i}", service_us=10_000_000))
+        story.recorder.state("b", finished(f"req_b{i}", service_us=1_000_000))
+    story.look()
+    assert list(story.master.state.hints) == [ON.link]
+    story.recorder.decree(NodeRetired(node=A))
+    assert not [d for d in story.look() if isinstance(d, LinkPriced)]
+    assert story.master.state.hints == {}
+
+
 def test_what_is_forgotten_of_a_retired_node_is_forgotten_alike_by_who_follows_and_who_decides_again():
     story = Story()
     story.burst(10)

@@ -10,9 +10,11 @@ from adapters.log.history import Streams
 from adapters.log.reader import Reader
 from adapters.times import Moment
 from domain.errors import BadConfigError, BadLinkError
-from domain.events import ControlEvent, LinkAdded
+from domain.events import ControlEvent, LinkAdded, NodeRetired
 from domain.ids import ModelId, NodeId
+from domain.master.control import fold_control
 from domain.master.inputs import ControlInput
+from domain.master.registration import forget
 from domain.master.state import decode_state, encode_state
 from services.cli.what_if_history import read
 from services.simulator.model.scenario import Arrival
@@ -197,6 +199,18 @@ def test_an_engine_serves_as_many_at_once_as_it_has_slots(wide: Recorded):
 def test_a_policy_of_the_model_is_refused_where_the_model_has_no_words_for_what_was(wide: Recorded):
     with pytest.raises(BadConfigError, match="water: the simulator's model serves one request at a time; n00 has more"):
         what_if(wide, Changes(policy="water"))
+
+
+def test_a_policy_of_the_model_lends_over_no_link_whose_helper_was_retired_or_never_came():
+    later = recorded(stored(twice(burst(10, helpers=(1, 2)))), Moment(ago_ns=30 * 10**9))
+    state = decode_state(later.state)
+    fold_control(state, ControlInput(state.chi, NodeRetired(node=NodeId("n02"))))
+    forget(state, NodeId("n02"))
+    fold_control(state, ControlInput(state.chi, link_of(0, 9, 0)))
+    gone = msgspec.structs.replace(later, state=encode_state(state))
+    by_water = what_if(gone, Changes(policy="water")).changed[0].figures[ALL]
+    without = what_if(later, Changes(policy="water", removed=(FASTER,))).changed[0].figures[ALL]
+    assert by_water.drain_s == pytest.approx(without.drain_s)
 
 
 def test_a_model_policy_loads_where_the_product_had_to():

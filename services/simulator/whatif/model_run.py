@@ -69,7 +69,8 @@ def _cast(recorded: Recorded, state: State, policy: str) -> _Cast:
     own: dict[NodeId, ModelId] = {}
     links: dict[NodeId, list[LinkAdded]] = {}
     for _, link in sorted(state.control.links.items()):
-        links.setdefault(link.owner, []).append(link)
+        if _is_served(state, link.owner, link.owner_model) and _is_served(state, link.helper, link.helper_model):
+            links.setdefault(link.owner, []).append(link)
     asked = {(one.owner, one.model) for one in recorded.asked}
     for node, model in sorted(asked | {(link.owner, link.owner_model) for each in links.values() for link in each}):
         if own.setdefault(node, model) != model:
@@ -82,6 +83,12 @@ def _cast(recorded: Recorded, state: State, policy: str) -> _Cast:
                 f"--policy {policy}: the simulator's model serves one request at a time; {name} has more slots"
             )
     return _Cast(numbers, own, links)
+
+
+def _is_served(state: State, name: NodeId, model: ModelId) -> bool:
+    """Tell whether a node serves a model: not before it registers it, nor once it is retired."""
+    node = state.nodes.get(name)
+    return node is not None and model in node.models
 
 
 def _scenario(recorded: Recorded, state: State, cast: _Cast, times: Times, took_us: list[int]) -> Scenario:
