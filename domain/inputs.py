@@ -25,6 +25,8 @@ class RuntimeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a stream may be lent while it is held."""
     hold_for_faster_helper: bool = True
     """Whether a request may be kept from the engine's second slot for a helper that ends it sooner."""
+    stall_us: int = 180_000_000
+    """Silence after which the master asks a helper what it still runs."""
     runtime: str = ""
     """The runtime that it shares with other models of the node (domain.engine_room); empty if it has its own."""
 
@@ -94,7 +96,7 @@ class LendFailure(msgspec.Struct, frozen=True, kw_only=True):
     """The lend failed and the helper is fenced: its connection is closed, so that no second answer can come."""
 
     reason: str
-    """helper_failed (connection lost), helper_error (5xx), answer_late, stalled."""
+    """helper_failed (connection lost), helper_error (5xx), answer_late, stalled, unwatched."""
     sent: bool = False
     """A byte of the answer went to the client already: the request may not run again."""
     may_have_run: bool = True

@@ -177,13 +177,12 @@ class ModelRuntime(Machines):
 
         LinkPriced: a request may wait a moment for the decision in flight. LeaseStalled: `CancelLend` for all that was lent over
         the link before the decision and is not being answered; it runs again here if it may. LeaseChecked, at the helper: states
-        what of it is here.
+        what of it is here; at the owner: somebody watches over what is out.
         """
         out: list[Output] = []
         if isinstance(word, LeaseChecked):
             self.desk.still_running(word.link, now_us, out)
-        else:
-            self.owner.take_word(word, order, now_us, out)
+        self.owner.take_word(word, order, now_us, out)
         return self.settle(now_us, out)
 
     def lend_accepted(self, request: RequestId, lease: LeaseId, now_us: int) -> list[Output]:
@@ -296,6 +295,11 @@ class ModelRuntime(Machines):
         out: list[Output] = []
         self.owner.set_lending(ttl_us, now_us, out, streams=streams)
         return self.settle(now_us, out)
+
+    def set_stall(self, stall_us: int, now_us: int) -> list[Output]:
+        """Change `offload_lent_stall_timeout`."""
+        self.owner.set_stall(stall_us)
+        return self.settle(now_us, [])
 
     def tick(self, now_us: int) -> list[Output]:
         """Do what is due at `now_us`: lease ends, wait bounds, cut-offs, releases, the sign of life."""

@@ -26,6 +26,7 @@ CODES: Final[dict[str, dict[str, str]]] = {
     "cut_off": {
         "answer_late": "No answer began within three times the predicted switch and job, and 30 s.",
         "stalled": "The master asked the helper what it runs, and it did not say that it works.",
+        "unwatched": "The helper said nothing for four times offload_lent_stall_timeout, and no master asked it what it runs.",
         "helper_failed": "The connection to the helper broke.",
         "helper_error": "The helper answered with an error of its own (5xx).",
         "client_gone": "The client left; its request ends with it. The helper can do nothing for it.",

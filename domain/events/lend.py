@@ -52,7 +52,7 @@ class CutOff(_Lending, frozen=True, kw_only=True, tag="lend.cut_off"):
     """The owner fenced the helper (connection closed, lease token dead) and takes the request back. Closes the slot."""
 
     reason: str
-    """helper_failed (connection lost), answer_late, stalled, helper_error (5xx)."""
+    """helper_failed (connection lost), answer_late, stalled, unwatched, helper_error (5xx)."""
     may_have_run: bool
 
 

@@ -55,6 +55,8 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
     """The newest lease event."""
     word: OrderKey | None = None
     """The newest other word."""
+    watched_us: int = 0
+    """When the master last said that it asks the helper what it still runs."""
     faster: bool = False
     """Both sides are measured, and the helper is the faster one."""
     left_us: int = 0

@@ -7,8 +7,10 @@ import heapq
 from collections.abc import Collection
 from functools import partial
 
+import msgspec
+
 from domain.actions import CancelEngine, CancelLend, Lend, OrderKey, Output
-from domain.events import Fact, LeaseStalled
+from domain.events import Fact, LeaseChecked, LeaseStalled
 from domain.events.decision import LeaseEvent, LinkWord
 from domain.events.status import OpenRequest
 from domain.ids import LeaseId, LinkId, NodeId, RequestId
@@ -25,6 +27,8 @@ _LOOK_AT_MOST = 32
 _CUT_FACTOR, _CUT_US = 3, 30_000_000
 _ALIVE_US = 10_000_000
 """An answer of which something came so lately goes on, whatever its helper does not say to the master."""
+_UNWATCHED_FACTOR = 4
+"""Stall timeouts for which a helper may say nothing to its owner, unless the master asks it meanwhile what it still runs."""
 _PENDING_US = 1_000_000
 """How long a request waits for a decision in flight, at most."""
 _STALE_ALLOWED = 64
@@ -40,6 +44,8 @@ class OwnerQueue(Custody):
         """Ever, with a price."""
         self._cuts: list[tuple[int, int, OwnRequest]] = []
         """A heap: when lent requests are cut off."""
+        self._listen_us = 0
+        """When what is lent is looked at next for a helper that has been silent for too long."""
         self._release_us: int | None = None
         """When the request that is kept now is looked at again."""
         self._kept: tuple[OwnRequest, Estimate] | None = None
@@ -129,7 +135,11 @@ class OwnerQueue(Custody):
 
         An answer of which something came in the last ten seconds goes on: the helper works, it only cannot say so to the master.
         """
-        if self.leases.take_word(word, order) and isinstance(word, LeaseStalled):
+        if not self.leases.take_word(word, order):
+            return
+        if isinstance(word, LeaseChecked):
+            self.leases.track(word.link).watched_us = now_us
+        elif isinstance(word, LeaseStalled):
             for own in list(self.leases.track(word.link).out.values()):
                 heard = own.answering and now_us - own.heard_us < _ALIVE_US
                 if own.order is not None and own.order < order and not heard:
@@ -152,6 +162,8 @@ class OwnerQueue(Custody):
         own.place, own.since_us = "lent", now_us
         own.link, own.lease, own.helper, own.order = grant.link, grant.lease, grant.helper, lease.order
         own.taken = own.answering = False
+        if not self._lent:
+            self._listen_us = now_us + self._silence_us
         self._lent += 1
         out_count = self.leases.opened(own, lease, now_us)
         if grant.job_us and not grant.probe:
@@ -248,7 +260,15 @@ class OwnerQueue(Custody):
             self._say(fact, now_us, out)
         while (own := self._first_cut()) is not None and own.cut_us is not None and own.cut_us <= now_us:
             self._cut_off(own, "answer_late", now_us, out)
+        if self._lent and self._listen_us <= now_us:
+            self._take_back_unwatched(now_us, out)
         self.expire_held(now_us, out)
+
+    def set_stall(self, stall_us: int) -> None:
+        """Change `offload_lent_stall_timeout`; what is lent is looked at anew."""
+        if stall_us != self._config.stall_us:
+            self._config = msgspec.structs.replace(self._config, stall_us=stall_us)
+            self._listen_us = 0
 
     # -- links, time, snapshot --------------------------------------------------------------------------------------
 
@@ -289,6 +309,7 @@ class OwnerQueue(Custody):
             self.leases.next_timer_us(),
             self._sign_due_us(),
             cut.cut_us if cut is not None else None,
+            self._listen_us if self._lent else None,
             self._release_us,
         )
         return min((moment for moment in moments if moment is not None), default=None)
@@ -299,6 +320,24 @@ class OwnerQueue(Custody):
         return tuple(open_request(own, now_us) for own in sorted(told, key=lambda own: own.seq))
 
     # -- inside -----------------------------------------------------------------------------------------------------
+
+    @property
+    def _silence_us(self) -> int:
+        return _UNWATCHED_FACTOR * self._config.stall_us
+
+    def _take_back_unwatched(self, now_us: int, out: list[Output]) -> None:
+        """Take back what a helper says nothing of for so long, while no master asks it: nobody else would ever notice.
+
+        A master that watches over a link asks its helper several times in that time, and the owner hears it ask.
+        """
+        self._listen_us = now_us + self._silence_us
+        for own in [own for own in self._requests.values() if own.place == "lent"]:
+            assert own.link is not None, f"request {own.new.request}: is lent over no link"
+            heard_us = max(own.since_us, own.heard_us, self.leases.track(own.link).watched_us)
+            if heard_us + self._silence_us <= now_us:
+                self._cut_off(own, "unwatched", now_us, out)
+            else:
+                self._listen_us = min(self._listen_us, heard_us + self._silence_us)
 
     def _sign_due_us(self) -> int | None:
         if not self.enrolled or not (self.held or len(self.leases)):

@@ -74,6 +74,7 @@ class Models:
             served.serving.set_links(lent, borrowed)
             served.serving.set_depth(self.depth)
             served.serving.set_hold(on=bool(self._view.setting("offload_hold_for_faster_helper")))
+            served.serving.set_stall(self._view.setting("offload_lent_stall_timeout"))
             served.serving.set_lending(
                 ttl_us=self._view.setting("offload_lease_ttl"), streams=bool(self._view.setting("offload_streams"))
             )
@@ -129,5 +130,6 @@ class Models:
             lease_ttl_us=self._view.setting("offload_lease_ttl"),
             offload_streams=bool(self._view.setting("offload_streams")),
             hold_for_faster_helper=bool(self._view.setting("offload_hold_for_faster_helper")),
+            stall_us=self._view.setting("offload_lent_stall_timeout"),
             runtime=model.runtime,
         )

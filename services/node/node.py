@@ -205,11 +205,11 @@ class Node:
             served.serving.take_lease(event, signed.order, basis_sent_us)
 
     def _take_word(self, word: LinkWord, order: OrderKey) -> None:
-        """Give what else the master says of a link to the end that acts on it."""
-        for_helper = isinstance(word, LeaseChecked)
-        node, model = (word.helper, word.helper_model) if for_helper else (word.owner, word.owner_model)
-        if node == self.id and model in self.models:
-            self.models[model].serving.take_word(word, order)
+        """Give what else the master says of a link to its owner; to the helper if that is asked something."""
+        if word.owner == self.id and word.owner_model in self.models:
+            self.models[word.owner_model].serving.take_word(word, order)
+        if isinstance(word, LeaseChecked) and word.helper == self.id and word.helper_model in self.models:
+            self.models[word.helper_model].serving.take_word(word, order)
 
     def _see(self, signed: SignedDecision) -> None:
         generation, version, _ = signed.order

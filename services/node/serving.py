@@ -190,6 +190,10 @@ class ModelServing:
         """Change how long leases last, and whether streams are lent."""
         self.do(self._runtime.set_lending(ttl_us, streams, self._now()))
 
+    def set_stall(self, stall_us: int) -> None:
+        """Change after which silence a helper is asked what it still runs."""
+        self.do(self._runtime.set_stall(stall_us, self._now()))
+
     def take_word(self, word: LinkWord, order: OrderKey) -> None:
         """Take what else the master says of a link of this model, its signature checked."""
         self.do(self._runtime.take_word(word, order, self._now()))

@@ -110,6 +110,52 @@ async def test_a_stalled_link_loses_what_was_lent_over_it_and_the_owner_runs_it_
         assert len(two.engine.heard) == 2
 
 
+async def test_what_a_helper_holds_in_silence_comes_back_although_there_is_no_master_and_the_owner_runs_it():
+    async with pair() as two:
+        two.engine.script = answer()
+        asking = await lent(two)
+        state_stall(two, 50_000)
+        (fact,) = await two.owner.said("lend.cut_off")
+        assert isinstance(fact, CutOff)
+        assert fact.reason == "unwatched"
+        async with asyncio.timeout(1):
+            await two.helping.cancelled.wait()
+        two.busy[0].cancel()
+        got = await asking
+        assert (got.status, got.headers["leaseway-served-by"]) == (200, "n1")
+        assert two.helper.counts("theirs") == (0, 0, 0, 0)
+
+
+async def test_a_lent_stream_that_falls_silent_for_good_ends_with_an_error_although_there_is_no_master():
+    async with pair() as two:
+        two.helping.script = stream([event("a")], end=False)
+        asking = await two.held(stream=True)
+        two.grant()
+        got = await asking
+        state_stall(two, 50_000)
+        async with asyncio.timeout(10):
+            told = await got.read()
+        assert told.startswith(event("a").replace(b"local", b"public"))
+        assert b'"engine_failed"' in told
+        assert b"[DONE]" not in told
+        await until("the helper's place to be free", lambda: two.helper.counts("theirs") == (0, 0, 0, 0))
+
+
+async def test_an_owner_hears_that_the_master_asks_its_helper_so_that_it_takes_nothing_back_meanwhile():
+    async with pair() as two:
+        asking = await lent(two)
+        track = two.owner.node.models[ModelId("public")].serving.runtime.owner.leases.track(two.link.link)
+        assert track.watched_us == 0
+        assert publish(signed(word(two, LeaseChecked), version=9), two.owner, two.helper)
+        assert track.watched_us > 0
+        asking.cancel()
+
+
+def state_stall(two: Pair, stall_us: int) -> None:
+    """Have the owner's machines believe in a stall timeout that is shorter than an operator may state."""
+    two.owner.node.models[ModelId("public")].serving.set_stall(stall_us)
+
+
 async def test_a_word_that_the_master_did_not_sign_is_not_heard():
     async with pair() as two:
         asking = await lent(two)

@@ -3,15 +3,18 @@
 import pytest
 
 from domain.actions import CancelLend, Lend
-from domain.events import CutOff, Held, LeaseStalled, LendReturned, Lent
+from domain.events import CutOff, Held, LeaseChecked, LeaseStalled, LendReturned, Lent
 from domain.ids import LeaseId, RequestId
 from domain.inputs import LendFailure, LendResult, NewSize
+from domain.runtime import Counts
 from tests.unit.machine_rig import (
     LINK,
+    OK,
     OTHER_LINK,
     SECOND,
     TTL,
     changed,
+    cleared,
     facts,
     lease,
     new,
@@ -37,6 +40,7 @@ def lending(grant, *, held=2, **changes):
 # -- cut-offs
 
 LATE_US = 3 * (5 + 2) * SECOND + 30 * SECOND
+UNWATCHED_US = 4 * 180 * SECOND
 
 
 def test_a_helper_that_does_not_begin_to_answer_in_three_times_switch_and_job_and_half_a_minute_is_cut_off():
@@ -63,9 +67,9 @@ def test_one_that_waits_behind_another_of_ours_at_the_helper_has_the_time_of_bot
 
 
 @pytest.mark.parametrize("grant", [lease(slots=1, job_us=0), lease(slots=1, probe=True)], ids=["unpriced", "probe"])
-def test_a_lease_without_a_price_cuts_nothing_off(grant):
+def test_a_lease_without_a_price_cuts_nothing_off_for_being_late(grant):
     made, _ = lending(grant, held=1)
-    assert facts(made.tick(1000 * SECOND), CutOff) == []
+    assert facts(made.tick(UNWATCHED_US - 1), CutOff) == []
     assert made.counts().lent == 1
 
 
@@ -117,6 +121,73 @@ def test_a_stall_gives_back_what_is_out_over_a_link_that_was_removed_meanwhile()
     outputs = made.take_word(word(LeaseStalled, quiet_us=180 * SECOND), order(5), 200 * SECOND)
     assert [(fact.request, fact.reason) for fact in facts(outputs, CutOff)] == [(rid(3), "stalled")]
     assert made.counts().lent == 0
+
+
+# -- a helper that nobody watches
+
+
+PROBE = lease(slots=1, probe=True, ttl_us=100 * TTL)
+
+
+def test_a_helper_that_says_nothing_for_four_stall_timeouts_while_no_master_asks_it_loses_the_request():
+    made, _ = lending(PROBE, held=1)
+    outputs = made.tick(UNWATCHED_US)
+    assert told(outputs)[:3] == ["CancelLend r3", "CutOff r3", "Held r3"]
+    assert (of(outputs, CutOff).reason, of(outputs, CutOff).may_have_run) == ("unwatched", True)
+    assert made.counts().lent == 0
+
+
+def test_an_answer_that_stopped_in_its_middle_fails_when_nobody_watches():
+    made, _ = lending(lease(slots=1, ttl_us=100 * TTL), held=1)
+    for at_us in (30 * SECOND, 100 * SECOND):
+        made.lend_answering(rid(3), L1, at_us)
+    assert facts(made.tick(UNWATCHED_US + 100 * SECOND - 1), CutOff) == []
+    outputs = made.tick(UNWATCHED_US + 100 * SECOND)
+    assert told(outputs)[:4] == ["CancelLend r3", "CutOff r3", "Failed r3", "Refuse r3"]
+
+
+def test_a_helper_that_a_master_asks_what_it_runs_has_all_its_time_again():
+    made, _ = lending(PROBE, held=1)
+    assert facts(made.take_word(word(LeaseChecked, quiet_us=1), order(5), 500 * SECOND), CutOff) == []
+    assert facts(made.tick(UNWATCHED_US + 500 * SECOND - 1), CutOff) == []
+    assert [fact.reason for fact in facts(made.tick(UNWATCHED_US + 500 * SECOND), CutOff)] == ["unwatched"]
+
+
+def test_that_it_is_asked_over_another_link_gives_it_no_time():
+    made, _ = lending(PROBE, held=1)
+    made.take_word(word(LeaseChecked, OTHER_LINK, quiet_us=1), order(5), 500 * SECOND)
+    assert [fact.reason for fact in facts(made.tick(UNWATCHED_US), CutOff)] == ["unwatched"]
+
+
+def test_how_long_a_silence_may_be_follows_the_stall_timeout_of_the_moment():
+    made, _ = lending(PROBE, held=1)
+    assert facts(made.set_stall(10 * SECOND, 39 * SECOND), CutOff) == []
+    assert [fact.reason for fact in facts(made.set_stall(5 * SECOND, 39 * SECOND), CutOff)] == ["unwatched"]
+
+
+def test_an_owner_listens_at_a_time_of_its_own_and_no_longer_than_something_is_lent():
+    made, _ = lending(lease(slots=1, probe=True, ttl_us=SECOND), held=1, lendable=True)
+    ticks, now_us = 0, 0
+    while made.counts().lent:
+        due_us = made.next_timer_us()
+        assert due_us is not None
+        assert due_us > now_us, "a timer that is due for ever would be a loop without end"
+        ticks, now_us = ticks + 1, due_us
+        made.tick(now_us)
+        for request in (rid(1), rid(2)):
+            made.engine_finished(request, OK, now_us)
+    assert now_us == UNWATCHED_US
+
+
+def test_of_what_came_back_no_timer_is_left():
+    made, _ = lending(PROBE, held=1)
+    made.lend_answered(rid(3), L1, LendResult(), SECOND)
+    for request in (rid(1), rid(2)):
+        made.engine_finished(request, OK, SECOND)
+    made.take_lease(cleared(), order(2), 0, SECOND)
+    assert made.counts() == Counts(held=0, in_engine=0, lent=0, borrowed=0)
+    made.tick(UNWATCHED_US)
+    assert made.next_timer_us() is None
 
 
 # -- gates

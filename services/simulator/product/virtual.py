@@ -127,17 +127,21 @@ class VirtualCluster(ABC, Generic[Each]):
             self._priced[event.link] = event, order
         if isinstance(event, LeaseEvent) and event.probe and event.slots:
             self.counts.probes += 1
-        node = self.node_of(event.helper if isinstance(event, LeaseChecked) else event.owner)
-        if node.alive:
-            self.later(node, 0, self._take_in, node, event, order)
+        self._tell(event.owner, event.owner_model, event, order)
+        if isinstance(event, LeaseChecked):
+            self._tell(event.helper, event.helper_model, event, order)
 
-    def _take_in(self, node: Each, event: LeaseEvent | LinkWord, order: OrderKey) -> None:
+    def _tell(self, name: NodeId, model: ModelId, event: LeaseEvent | LinkWord, order: OrderKey) -> None:
+        node = self.node_of(name)
+        if node.alive:
+            self.later(node, 0, self._take_in, node, model, event, order)
+
+    def _take_in(self, node: Each, model: ModelId, event: LeaseEvent | LinkWord, order: OrderKey) -> None:
         now_us = self.time.now_us
         if isinstance(event, LeaseEvent):
             sent_us = self._sent_us.get(event.basis)
-            self.do(node, node.runtimes[event.owner_model].take_lease(event, order, sent_us, now_us))
+            self.do(node, node.runtimes[model].take_lease(event, order, sent_us, now_us))
         else:
-            model = event.helper_model if isinstance(event, LeaseChecked) else event.owner_model
             self.do(node, node.runtimes[model].take_word(event, order, now_us))
 
     def tell_prices(self, links: list[LinkId]) -> None:

@@ -160,6 +160,7 @@ class HistoricCluster(VirtualCluster[HistoricNode]):
                 self.do(node, runtime.set_hold(bool(setting(control, "offload_hold_for_faster_helper")), now_us))
                 ttl_us, streams = setting(control, "offload_lease_ttl"), bool(setting(control, "offload_streams"))
                 self.do(node, runtime.set_lending(ttl_us, streams, now_us))
+                self.do(node, runtime.set_stall(setting(control, "offload_lent_stall_timeout"), now_us))
 
     def _ask(self, one: Asked) -> None:
         new = NewRequest(

@@ -157,6 +157,7 @@ class NodeLife:
                 self.do(runtime.set_hold(hold, self.now()))
                 streams = bool(self.view.setting("offload_streams"))
                 self.do(runtime.set_lending(self.view.setting("offload_lease_ttl"), streams, self.now()))
+                self.do(runtime.set_stall(self.view.setting("offload_lent_stall_timeout"), self.now()))
 
     def _decision(self, body: bytes) -> None:
         signed = self.reader.read(body)
@@ -176,10 +177,12 @@ class NodeLife:
                 sent_us = self.producer.sent_at_us(event.basis)
                 self.do(self.runtimes[event.owner_model].take_lease(event, signed.order, sent_us, self.now()))
         elif word is not None:
-            for_helper = isinstance(word, LeaseChecked)
-            node, model = (word.helper, word.helper_model) if for_helper else (word.owner, word.owner_model)
-            if node == self.name and model in self.runtimes:
-                self.do(self.runtimes[model].take_word(word, signed.order, self.now()))
+            ends = [(word.owner, word.owner_model)]
+            if isinstance(word, LeaseChecked):
+                ends.append((word.helper, word.helper_model))
+            for node, model in ends:
+                if node == self.name and model in self.runtimes:
+                    self.do(self.runtimes[model].take_word(word, signed.order, self.now()))
 
     async def _beat(self) -> None:
         while True:
