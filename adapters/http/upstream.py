@@ -93,15 +93,18 @@ class Upstream:
         self._timeout = aiohttp.ClientTimeout(total=None, connect=None, sock_connect=connect_s, sock_read=silent_s)
         self._session: aiohttp.ClientSession | None = None
 
-    async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> Answer:
-        """Send `body` once and return the answer's head.
+    async def post(self, url: str, body: bytes, headers: Mapping[str, str], *, silent_s: float | None = None) -> Answer:
+        """Send `body` once and return the answer's head. `silent_s`: its own longest silence instead of the one for all.
 
         Raises:
             NotConnectedError: nothing was sent.
             MayHaveRunError: no answer came, and what was sent may have run.
         """
+        limit = self._timeout
+        if silent_s is not None:
+            limit = aiohttp.ClientTimeout(total=None, sock_connect=self._connect_s, sock_read=silent_s)
         try:
-            response = await self._open().post(url, data=body, headers=headers, allow_redirects=False)
+            response = await self._open().post(url, data=body, headers=headers, allow_redirects=False, timeout=limit)
         except _NEVER_SENT as error:
             raise NotConnectedError(f"not connected: {type(error).__name__}") from None
         except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:

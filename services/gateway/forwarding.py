@@ -6,7 +6,7 @@ from typing import Final
 from aiohttp import web
 
 from adapters.http import surface
-from adapters.http.body import BodyReader, parse
+from adapters.http.body import BodyReader, ReadRequest, parse
 from adapters.http.errors import NOT_STARTED, ApiError
 from adapters.http.headers import to_engine
 from adapters.http.relay import ClientAnswer, relay
@@ -22,6 +22,10 @@ from services.telemetry import answer as metrics
 from services.telemetry.tracing import OFF, tell_answer
 
 _TRIES: Final = 2
+_STREAM_SILENT_S: Final = 60.0
+"""A node says something of a stream every 10 s, whatever it waits for (adapters.http.relay.Pace): one that does not is frozen."""
+_SILENT_S: Final = 3600.0
+"""Of anything else nothing comes before its end. Helper and engine have bounds of their own, so this is for a frozen node too."""
 
 
 class Forwarder:
@@ -34,6 +38,10 @@ class Forwarder:
         self._now_s = lambda: clock.monotonic_us() / 1_000_000
         self.metrics = GatewayMetrics()
         self.tracing = OFF
+        self.stream_silent_s = _STREAM_SILENT_S
+        """How long a node may say nothing of a stream; tests are less patient."""
+        # it may be held twice: once more when its helper has failed
+        self._silent_s = _SILENT_S + 2 * limits.queue_wait_s
         self._upstreams: dict[str, Upstream] = {}
         self._in_progress: dict[NodeId, int] = {}
         self._turn = 0
@@ -83,7 +91,8 @@ class Forwarder:
 
     async def _complete(self, call: Call) -> web.StreamResponse:
         async with self._bodies.reading(call.request) as body:
-            model = parse(body).model
+            read = parse(body)
+            model = read.model
             if not self._catalogue.knows(model):
                 error = surface.unknown_model(model)
                 self.metrics.refused(error)
@@ -93,7 +102,7 @@ class Forwarder:
             tracing = self.tracing.span("gateway.request", {"gen_ai.request.model": model}, within=headers)
             try:
                 with self.metrics.request(model, client, self._now_s), tracing as span:
-                    node = await self._try_nodes(model, call.path, body, span.headers(headers), client)
+                    node = await self._try_nodes(read, call.path, span.headers(headers), client)
                     span.set("leaseway.node", node)
                     await client.end()
                     tell_answer(span, client)
@@ -102,30 +111,38 @@ class Forwarder:
             return client.result()
 
     async def _try_nodes(
-        self, model: ModelId, path: str, body: bytes, headers: Mapping[str, str], client: ClientAnswer
+        self, read: ReadRequest, path: str, headers: Mapping[str, str], client: ClientAnswer
     ) -> NodeId:
         """Give the work to one node, and to a second one only if the first provably did not start it; return the last one."""
         tried: set[NodeId] = set()
         while True:
-            able = self._able(model, tried)
+            able = self._able(read.model, tried)
             if not able:
-                raise ApiError("model_unavailable", f"model {model}: no node can serve it now")
+                raise ApiError("model_unavailable", f"model {read.model}: no node can serve it now")
             holder = self._pick(able)
             tried.add(holder.node)
             more = len(able) > 1 and len(tried) < _TRIES
             self._in_progress[holder.node] = self._in_progress.get(holder.node, 0) + 1
             try:
-                if await self._try_node(holder, path, body, headers, client, more=more):
+                if await self._try_node(holder, path, read, headers, client, more=more):
                     return holder.node
             finally:
                 self._leave(holder.node)
 
     async def _try_node(
-        self, holder: Holder, path: str, body: bytes, headers: Mapping[str, str], client: ClientAnswer, *, more: bool
+        self,
+        holder: Holder,
+        path: str,
+        read: ReadRequest,
+        headers: Mapping[str, str],
+        client: ClientAnswer,
+        *,
+        more: bool,
     ) -> bool:
         """Tell whether the client has been answered; if not, nothing has started."""
+        silent_s = self.stream_silent_s if read.stream else self._silent_s
         try:
-            answer = await self._to(holder.url).post(holder.url + path, body, headers)
+            answer = await self._to(holder.url).post(holder.url + path, read.body, headers, silent_s=silent_s)
         except NotStartedError:
             if more:
                 self.metrics.failed_over(holder.node)

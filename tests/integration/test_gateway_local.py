@@ -32,8 +32,8 @@ MODELS = ("public", "org/m:7b", "a.b", "a/b", "モデル 1")
 class Gateway:
     """A gateway over a catalogue that the test writes."""
 
-    def __init__(self, catalogue: Catalogue, client: aiohttp.ClientSession, url: str) -> None:
-        self.catalogue, self.client, self.url = catalogue, client, url
+    def __init__(self, catalogue: Catalogue, client: aiohttp.ClientSession, url: str, forwarder: Forwarder) -> None:
+        self.catalogue, self.client, self.url, self.forwarder = catalogue, client, url, forwarder
 
     def know(self, node: str, url: str, *models: str) -> None:
         """Let a node register."""
@@ -53,7 +53,7 @@ async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
     server = HttpServer(forwarder.serve, connections_max=100, served_by="gateway-main")
     url = f"http://127.0.0.1:{await server.start('127.0.0.1', 0)}"
     async with aiohttp.ClientSession(url) as client:
-        yield Gateway(catalogue, client, url)
+        yield Gateway(catalogue, client, url, forwarder)
     await server.stop()
     await forwarder.close()
     assert forwarder.in_progress == 0
@@ -192,6 +192,39 @@ async def test_a_stream_whose_node_dies_ends_with_one_error_event(gateway: Gatew
         assert body.count('"error"') == 1
         assert json.loads(body.strip().split("\n\n")[-1].removeprefix("data: "))["error"]["code"] == "node_failed"
         assert "[DONE]" not in body
+
+
+async def test_a_frozen_node_holds_no_stream_of_a_client_for_ever_before_its_head_or_after_it(gateway: Gateway):
+    gateway.forwarder.stream_silent_s = 0.3
+    async with odd_server() as node:
+        gateway.know("n1", node.url, "public")
+        node.script = node.hang()
+        async with asyncio.timeout(5):
+            status, body, headers = await gateway.ask(stream=True)
+        assert (status, code_of(body), headers["x-should-retry"]) == (502, "node_failed", "false")
+        node.script = stream([event("a")], end=False)
+        async with asyncio.timeout(5), gateway.client.post(PATH, json=STREAM) as got:
+            told = await got.read()
+        assert told.startswith(event("a"))
+        assert told.count(b'"node_failed"') == 1
+        assert b"[DONE]" not in told
+
+
+async def test_a_node_that_says_that_a_stream_waits_may_take_its_time(gateway: Gateway):
+    gateway.forwarder.stream_silent_s = 0.5
+
+    async def waiting(_: Heard, reply: Reply) -> None:
+        await reply.head(content_type="text/event-stream")
+        for _comment in range(8):
+            await reply.chunk(b": waiting\n\n")
+            await asyncio.sleep(0.1)
+        await reply.chunk(DONE)
+        await reply.end()
+
+    async with odd_server(waiting) as node:
+        gateway.know("n1", node.url, "public")
+        async with gateway.client.post(PATH, json=STREAM) as got:
+            assert await got.read() == b": waiting\n\n" * 8 + DONE
 
 
 async def test_an_error_event_of_the_node_is_the_only_one(gateway: Gateway):

@@ -4,15 +4,20 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
+import aiohttp
+import pytest
+
 from services.config import Config, TelemetryConfig
 from services.telemetry.tracing import OFF, tracing_of
 from tests.support.collector import Collector, collector
 from tests.support.local_nodes import CHAT, LocalNode, client_of, local_node, model_at
 from tests.support.odd_server import COMPLETION, Heard, OddServer, Reply, Script, answer, odd_server
+from tests.support.stall import Watch
 from tests.support.waiting import until
 
 PATH = "/v1/chat/completions"
 TRACE, OUTSIDE = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+STALL_S = 0.5
 CLIENT = {"traceparent": f"00-{TRACE}-{OUTSIDE}-01", "tracestate": "vendor=value"}
 
 
@@ -83,3 +88,63 @@ async def test_a_request_that_waits_is_held_in_its_trace_and_one_whose_client_le
     assert [span.attributes["error.type"] for span in waited] == ["cancelled"]
     outer = {span.id: span for span in got.spans}[waited[0].parent]
     assert (outer.name, outer.is_error, outer.attributes["error.type"]) == ("node.request", True, "cancelled")
+
+
+@contextlib.asynccontextmanager
+async def sick_collector(kind: str) -> AsyncIterator[str]:
+    """Run a collector that takes connections and is of no other use; give its URL."""
+    taken: set[asyncio.StreamWriter] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        taken.add(writer)
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            await reader.readuntil(b"\r\n\r\n")
+            if kind == "resets":
+                writer.transport.abort()
+            elif kind == "fails":
+                writer.write(b"HTTP/1.1 503 No\r\nRetry-After: 60\r\nContent-Length: 0\r\n\r\n")
+            elif kind == "dribbles":
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+                while not writer.is_closing():
+                    writer.write(b"x")
+                    await asyncio.sleep(0.05)
+            await reader.read()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        for writer in taken:
+            writer.transport.abort()
+        await server.wait_closed()
+
+
+@pytest.mark.parametrize("kind", ["hangs", "resets", "fails", "dribbles"])
+async def test_a_sick_collector_costs_no_request_anything_and_no_more_memory_than_its_queue(
+    kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "64")
+    monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "16")
+    monkeypatch.setattr("services.telemetry.tracing._FLUSH_S", 0.2)
+    async with sick_collector(kind) as url, odd_server(answer(COMPLETION)) as engine:
+        tracing = tracing_of(Config(telemetry=TelemetryConfig(otlp_url=url)), "node", "n1", {})
+        async with local_node([model_at(engine.url, slots=8)], tracing=tracing) as node, client_of(node) as client:
+            watch = Watch()
+            async with asyncio.timeout(10):
+                for _ in range(2):
+                    assert await asyncio.gather(*(one(client) for _ in range(40))) == [200] * 40
+            assert watch.end() < STALL_S
+            queue = tracing._provider._active_span_processor._span_processors[0]._batch_processor._queue  # type: ignore[attr-defined]
+            assert len(queue) <= 64
+        began_s = asyncio.get_running_loop().time()
+        await tracing.close()
+        assert asyncio.get_running_loop().time() - began_s < 5
+    said = [record for record in caplog.records if record.name.startswith("opentelemetry")]
+    assert len(said) < 10, "what is dropped is not said of each span"
+
+
+async def one(client: aiohttp.ClientSession) -> int:
+    async with client.post(PATH, json=CHAT) as got:
+        await got.read()
+        return got.status
