@@ -38,7 +38,9 @@ ROWS: Final[dict[str, list[Panel]]] = {
         ("Connected to the bus", "short", {"{{job}} {{instance}}": "min by (job, instance) (leaseway_bus_connected)"}),
         ("Engines up", "short", {"{{model}} at {{instance}}": each("leaseway_engine_up", "model, instance", "min")}),
         ("Nodes' health", "short", {"{{node}} {{health}}": each("leaseway_node_health", "node, health", "max")}),
-        ("Helpers shut out", "short", {"{{node}}/{{model}} {{state}}": each("leaseway_breaker_open", "node, model, state")}),
+        ("Helpers shut out", "short", {
+            "{{node}}/{{model}} {{state}}": each("leaseway_breaker_open", "node, model, state", "max"),
+        }),
     ],
     "What clients get": [
         ("Requests by outcome", "reqps", {"{{outcome}}": rate("leaseway_gateway_requests_total", "outcome")}),

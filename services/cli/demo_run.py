@@ -13,7 +13,7 @@ from domain.events.decision import LeaseCleared, LeaseEvent
 from domain.events.lend import Lent
 from domain.ids import ModelId, NodeId
 from services.cli.audit import audit
-from services.cli.demo_burst import Burst, burst, tokens_counted
+from services.cli.demo_burst import Answer, Burst, burst, tokens_counted
 from services.cli.history import bus_of, ends_of, leases, lent
 from services.cli.reach import Here, master_state
 from services.cli.show import Waiting, duration
@@ -181,10 +181,10 @@ class Demo:
             decided = await leases(bus, after=before[0])
             went = await lent(bus, after=before[1])
         by_request = {str(fact.request): fact for fact in went}
-        count = sum(answer.request in by_request for answer in done.answers)
-        self._say(f"\n{count} of {len(done.answers)} requests were lent, in order of their answers:")
+        count = sum(answer.served_by == HELPER for answer in done.answers)
+        self._say(f"\n{HELPER} answered {count} of {len(done.answers)} requests, in order of their answers:")
         for answer in sorted(done.answers, key=lambda answer: answer.seconds):
-            self._say(_told_answer(answer.number, answer.seconds, answer.request, by_request.get(answer.request)))
+            self._say(told_answer(answer, by_request.get(answer.request)))
         self._say("\nthe leases, each with its price and its reason:")
         for decision in decided:
             self._say(_told_lease(decision))
@@ -197,13 +197,14 @@ class Demo:
         self._failures += [f"audit: {one.place} at version {one.version}: {one.detail}" for one in report.differences]
 
 
-def _told_answer(number: int, seconds: float, request: str, fact: Lent | None) -> str:
-    where = (
-        f"lent to {fact.helper} under lease {fact.lease}, after {duration(fact.waited_us)} in the queue"
-        if fact
-        else f"by {OWNER} itself"
-    )
-    return f"  request {number:>2}  {seconds:6.2f} s  {where}  {request}"
+def told_answer(answer: Answer, fact: Lent | None) -> str:
+    """Return the line of one request; `fact` is its newest lend. Who was lent and came home is no helper's answer."""
+    where = f"by {answer.served_by or OWNER} itself"
+    if fact:
+        where = f"lent to {fact.helper} under lease {fact.lease}, after {duration(fact.waited_us)} in the queue"
+        if answer.served_by == OWNER:
+            where += f"; came back, by {OWNER} itself"
+    return f"  request {answer.number:>2}  {answer.seconds:6.2f} s  {where}  {answer.request}"
 
 
 def _told_lease(decision: LeaseEvent) -> str:

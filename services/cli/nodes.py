@@ -10,9 +10,10 @@ from services.cli.reach import Here, here, sure_state
 from services.cli.show import Output, Row, note
 from services.lifecycle import EXIT_OK
 
+# what `leaseway status` or --json has as well is left out: with it the table is wider than a terminal of 80 columns
 _KNOWN = {
-    "node": "node", "health": "health", "model": "model", "engine": "engine", "depth": "depth", "held": "held",
-    "in_engine": "in engine", "lent": "lent", "samples": "samples", "url": "url",
+    "node": "node", "health": "health", "model": "model", "engine": "engine", "ready": "ready", "held": "held",
+    "in_engine": "in engine", "lent": "lent", "samples": "samples",
 }  # fmt: skip
 _SAID = {"node": "node", "model": "model", "engine": "engine", "depth": "depth", "lane": "lane", "url": "url"}
 
@@ -42,7 +43,12 @@ async def _nodes(place: Here, out: Output) -> None:
         ]  # fmt: skip
         out.rows("Nodes, as they said", rows, _SAID, none="no node has registered")
         return
-    out.rows("Nodes", [row for node in state["nodes"] for row in _rows_of(node)], _KNOWN, none="no node has registered")
+    show(state["nodes"], out)
+
+
+def show(nodes: list[dict[str, Any]], out: Output) -> None:
+    """Print what a master knows of `nodes`: one row for each of their models."""
+    out.rows("Nodes", [row for node in nodes for row in _rows_of(node)], _KNOWN, none="no node has registered")
 
 
 def _rows_of(node: dict[str, Any]) -> list[Row]:

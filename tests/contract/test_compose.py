@@ -265,3 +265,33 @@ def test_alerts_are_about_metrics_that_are_stated():
         stated = {label for name in names_in(rule["expr"]) for label in BY_NAME[name].labels}
         assert named <= stated | {"instance", "job"}, rule
     assert len({rule["alert"] for rule in rules}) == len(rules)
+
+
+REFUSED = """
+rule_files: [alerts.yml]
+tests:
+  - interval: 15s
+    input_series:
+      - {series: 'leaseway_gateway_nodes_able{job="leaseway-gateway", instance="gateway:8000", model="chat"}', values: "0x40"}
+      - {series: 'leaseway_gateway_nodes_able{job="leaseway-gateway", instance="gateway:8000", model="draw"}', values: "1x40"}
+      - {series: 'leaseway_engine_up{job="leaseway-node", instance="studio:8100", model="chat"}', values: "0x40"}
+      - {series: 'leaseway_requests_held{job="leaseway-node", instance="studio:8100", model="chat"}', values: "0x40"}
+      - {series: 'leaseway_node_health{instance="master-1:8300", node="attic", health="offline"}', values: "1x40"}
+      - {series: 'leaseway_node_health{instance="master-2:8300", node="attic", health="offline"}', values: "1x40"}
+    promql_expr_test:
+      - expr: count by (alertname) (ALERTS{alertstate="firing", alertname=~"Leaseway(ModelUnserved|NodeUnwell)"})
+        eval_time: 5m
+        exp_samples:
+          - {labels: '{alertname="LeasewayModelUnserved"}', value: 1}
+          - {labels: '{alertname="LeasewayNodeUnwell"}', value: 1}
+"""
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool comes with Prometheus")
+def test_a_model_whose_every_request_is_refused_and_a_node_that_two_masters_miss_are_one_alert_each(tmp_path: Path):
+    shutil.copy(COMPOSE / "prometheus" / "alerts.yml", tmp_path)
+    (tmp_path / "test.yml").write_text(REFUSED)
+    made = subprocess.run(
+        ["promtool", "test", "rules", "test.yml"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert made.returncode == 0, made.stdout + made.stderr
