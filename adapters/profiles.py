@@ -49,7 +49,7 @@ class FileProfiles:
             return _DECODER.decode(await asyncio.to_thread(self._path.read_bytes))
         except FileNotFoundError:
             return {}
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise ValueError(f"profiles {self._path}: must be what a node measured, is not: {error}") from None
 
     async def write(self, profiles: Mapping[ModelId, KeptProfile]) -> None:

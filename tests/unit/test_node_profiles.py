@@ -56,7 +56,16 @@ async def test_another_model_under_the_same_id_is_measured_anew(tmp_path: Path, 
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"[]", b'{"public": {"local_id": "local", "hash": "", "ratio_logs": [1e99], "answers": []}}'],
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"\0" * 4096,
+        b'{"public": {"local_id": "local", "hash": "", "ratio_logs": [1e99], "answers": []}}',
+        b'{"public": {"local_id": "local", "hash": "", "ratio_logs": [7], "answers": [-1]}}',
+        b'{"public": {"of another version": ' + b"[" * 100_000,
+    ],
+    ids=["empty", "torn", "a list", "zeros", "no integer", "below zero", "too deep"],
 )
 async def test_a_file_that_is_no_profile_is_told_and_changes_nothing(
     tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
