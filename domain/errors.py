@@ -34,6 +34,7 @@ LeasewayError
     +-- ReplayDiffersError
     +-- UnknownPolicyError
     +-- FactsLostError
+    +-- LedgerBehindError
     +-- HistoryLostError
 """
 

@@ -29,7 +29,7 @@ from services.master.witnesses import NOTHING, WHO, Archived
 LOG = logging.getLogger("leaseway.master")
 SAY_S: Final = 2.0
 REASON_CHARS_MAX: Final = 250
-_CHECKPOINT: Final = f".{tag_of(Checkpoint)}"
+_CHECKPOINT: Final = tag_of(Checkpoint).removeprefix("obs")
 """What the subject of such an observation ends in."""
 MISSING_US: Final = 5_000_000
 """A server that starts may say for so long that it has no such stream."""

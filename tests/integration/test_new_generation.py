@@ -97,3 +97,18 @@ async def test_a_witness_that_cannot_be_read_stops_nobody_from_coming_up_and_is_
     assert (await renewed(cluster)).startswith("0001")
     assert not witness.exists()
     assert witness.with_suffix(".unreadable").read_bytes() == b"\0" * 40
+
+
+async def test_an_operators_key_that_is_lost_is_made_anew_and_its_word_is_the_operators(cluster: ClusterUnderTest):
+    """Else no word could end safe mode any more."""
+    path = key_path(cluster.server.data, "operator")
+    lost = cluster.server.credentials("operator")
+    path.unlink()
+    await renewed(cluster)
+    operator, master = cluster.server.credentials("operator"), cluster.server.credentials("master")
+    public = Signer(operator.nkey_seed).public
+    assert public != Signer(lost.nkey_seed).public
+    assert (operator.cluster_mac_secret, operator.master_public) == (lost.cluster_mac_secret, lost.master_public)
+    assert master.operator_public == public
+    (message,) = [each async for batch in (await cluster.streams()).ledger.read(after=0, until=1) for each in batch]
+    assert Beginners(cluster=CLUSTER, operator=public).complaint(decode_commit(message.body), message.body) == ""

@@ -6,19 +6,21 @@ import msgspec
 import pytest
 
 from adapters.decisions import DecisionReader
-from adapters.keys import Signer
+from adapters.keys import Signer, new_nkey
+from adapters.log.checkpoints import sign
 from adapters.log.feed import ORDER, newest_signed
 from adapters.log.generations import safe_mode_left
 from adapters.log.renewal import later_than, newest_readable
 from adapters.log.scan import AGE_SLACK_NS, Ages
-from domain.events import NodeHealthChanged, SettingChanged
+from domain.events import Checkpoint, NodeHealthChanged, SettingChanged
 from domain.events.commit import Commit, decode_commit, encode_commit, seal
-from domain.ids import Generation, NodeId
+from domain.ids import Generation, Incarnation, NodeId
 from domain.ports import Witnessed
 from domain.subjects import ledger_subject
 from services.master.loop import MasterLoop
+from services.master.observer import Observer
 from services.master.witnesses import Archived
-from tests.support.history import CLUSTER
+from tests.support.history import CLUSTER, SECRET
 from tests.support.scene import SEED, Book, Scene, play
 from tests.support.virtual_loop import pass_time
 
@@ -220,6 +222,41 @@ def test_a_forged_generation_whose_beginning_seems_gone_for_its_age_is_not_taken
         await scene.renew("we looked", "0003abcd")
         await scene.beat("a", "b", seconds=5)
         assert loop.mode == "active", loop.doubt
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(
+    ("signer", "cluster", "mode"),
+    [(SEED, CLUSTER, "active"), (new_nkey()[0], CLUSTER, "safe_mode"), (SEED, "elsewhere", "safe_mode")],
+    ids=["the master", "a stranger", "the master of another cluster"],
+)
+def test_a_generation_whose_word_is_gone_for_its_age_is_known_by_what_the_master_has_signed_in_it(
+    signer: str, cluster: str, mode: str
+):
+    """A standby whose machine was off for weeks."""
+
+    async def scenario(scene: Scene) -> None:
+        scene.ages = Ages(events_ns=10**9, ledger_ns=10**9)
+        await lived(scene)
+        first = await scene.renew("we looked")
+        scene.master(Book())
+        await scene.beat("a", "b", seconds=3)
+        await scene.stop()
+        await pass_time(AGE_SLACK_NS / 1e9 + 10)
+        newest = await head(scene)
+        draft = Checkpoint(
+            cluster=cluster, generation=newest.generation, version=newest.version, digest=newest.digest, hi=newest.hi,
+            chi=newest.chi, state=newest.state, at_us=1,
+        )  # fmt: skip
+        observer = Observer(
+            scene.air, scene.events, CLUSTER, SECRET, Incarnation("other"), scene.clock  # type: ignore[arg-type]
+        )  # fmt: skip
+        await observer.state(newest.term, sign(draft, Signer(signer)))
+        scene.ledger.expire(first.version + 1)
+        scene.feed.expire((await scene.feed.bounds()).last + 1)
+        loop = await restarted(scene)
+        assert loop.mode == mode, loop.doubt
 
     play(scenario)
 

@@ -179,6 +179,18 @@ async def test_older_generations_are_said_to_be_passed_over(lived: Lived, audite
     assert (await audited(streams, stored({}), Part(whole=True))).commits == 101
 
 
+async def test_what_an_operators_word_has_given_up_is_no_difference_of_what_came_behind_it(lived: Lived, audited):
+    """A stream that has lost its beginning stays young for days: else no audit in all that time would be clean."""
+    ages = Ages(events_ns=7 * DAY_NS, ledger_ns=14 * DAY_NS, now_ns=103 * DAY_NS)
+    facts = [each for each in await messages(lived.streams.events) if each.seq > 400]
+    purged = Streams(Young("LW_EVENTS", facts), lived.streams.control, lived.streams.ledger)
+    streams = await renewed(msgspec.structs.replace(lived, streams=purged), 100)
+    assert (await audited(streams, stored({}), Part(), ages)).clean
+    for asked in (Part(whole=True), Part(first=10)):
+        told = (await audited(streams, stored({}), asked, ages)).differences
+        assert "LW_EVENTS: message 1 must be there" in told[0].detail
+
+
 async def test_the_word_of_an_operator_that_begins_a_generation_is_checked_like_any_commit(lived: Lived, audited):
     streams = await renewed(lived, 100)
     held = await messages(streams.ledger)

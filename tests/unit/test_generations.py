@@ -8,6 +8,7 @@ import pytest
 from adapters.clock import SystemClock
 from adapters.keys import Signer, new_nkey
 from adapters.log.generations import GAP, Beginners, safe_mode_left, signed_begin
+from adapters.log.renewal import later_than
 from domain.events import LinkPriced
 from domain.events.commit import Commit, decode_commit, encode_commit, seal
 from domain.events.decision import SafeModeLeft
@@ -91,6 +92,30 @@ def test_nothing_of_a_signed_beginning_can_be_changed_though_its_digest_is_mende
 
 def test_a_reason_that_looks_like_a_signature_is_a_reason():
     assert complaint(begun('"signature":"' + "ab" * 64 + '","digest":""}')) == ""
+
+
+# ---- what it is called -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("known", "claimed", "begins"),
+    [
+        ([], [], "0001"),
+        (["0001beef", "0007abcd"], ["0003abcd"], "0008"),
+        (["0001beef"], ["00fffff"], "0100"),
+        (["0001beef"], ["ffffffff"], "ffffffff1"),
+        (["ffffffff"], [], "ffffffff1"),
+        (["0001beef"], ["f" * 16], "0002"),
+        (["0001beef"], ["not a name of ours"], "0002"),
+    ],
+)
+def test_a_new_generation_sorts_behind_all_that_is_known_and_behind_what_is_claimed_as_far_as_a_name_is_left(
+    known: list[str], claimed: list[str], begins: str
+):
+    later = later_than([Generation(each) for each in known], [Generation(each) for each in claimed])
+    assert later.startswith(begins)
+    assert later > max(known, default="")
+    assert len(later) <= 16
 
 
 # ---- what was begun before words were signed --------------------------------------------------------------------------

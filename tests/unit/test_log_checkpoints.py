@@ -82,3 +82,14 @@ def test_a_checkpoint_is_believed_for_the_masters_key_alone():
     kept = [checkpoints.Kept(checkpoint=other, source="a file")]
     with pytest.raises(HistoryError, match="must be signed with the master's key"):
         check_signed(kept, SIGNER.public)
+
+
+async def test_a_copy_that_somebody_has_laid_beside_the_files_is_none_of_them(tmp_path: Path):
+    book = CheckpointBook(tmp_path)
+    await book.add(at(1))
+    file = next(tmp_path.iterdir())
+    for name in (f"{file.stem} (copy).jsonl", f"{file.stem}-old.jsonl", "zz.notes-000001.jsonl"):
+        (tmp_path / name).write_bytes(b"{")
+    assert book.generations() == [FIRST]
+    await book.add(at(2))
+    assert [kept.checkpoint.version for kept in await book.read()] == [1, 2]
