@@ -16,7 +16,7 @@ from domain.errors import BadConfigError
 from services.cli.moments import now_ns
 from services.cli.plan_history import History, Whose, load_s_of, requests_since
 from services.cli.reach import here
-from services.cli.show import Waiting, note
+from services.cli.show import Waiting, note, printable
 from services.cli.simulate import check_writable, progress
 from services.lifecycle import EXIT_OK
 from services.simulator.plan import Answer, answer
@@ -123,16 +123,21 @@ def _of_trace(parsed: argparse.Namespace) -> Traffic:
 
 
 def _print(said: Answer) -> None:
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else _PIPED_WIDTH)
+    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else _PIPED_WIDTH)
     table = Table(
-        title=basis(said), title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False
+        title=printable(basis(said)),
+        title_justify="left",
+        title_style="bold",
+        header_style="bold",
+        box=None,
+        pad_edge=False,
     )
     for place, heading in enumerate(HEADINGS):
         table.add_column(heading, justify="right" if place else "left")
     for row in rows(said):
-        table.add_row(*row)
+        table.add_row(*map(printable, row))
     console.print(table)
     console.print()
-    console.print(said.sentence, markup=False)
+    console.print(printable(said.sentence))
     for remark in remarks(said):
-        console.print(f"- {remark}", markup=False)
+        console.print(printable(f"- {remark}"))

@@ -22,7 +22,7 @@ from services.cli.links import end
 from services.cli.moments import end_of
 from services.cli.reach import Here, here
 from services.cli.settings import changes_of
-from services.cli.show import Waiting, note
+from services.cli.show import Waiting, note, printable
 from services.cli.simulate import check_writable
 from services.cli.what_if_history import read
 from services.lifecycle import EXIT_OK
@@ -147,10 +147,11 @@ async def _recorded(place: Here, parsed: argparse.Namespace, waiting: Waiting) -
 
 
 def _print(answer: Answer) -> None:
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else _PIPED_WIDTH)
+    # names come from outside: nothing in them is a style, or obeyed by a terminal
+    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else _PIPED_WIDTH)
 
     def say(text: str) -> None:
-        console.print(text, markup=False)
+        console.print(printable(text))
 
     say(report.heading(answer))
     say("")
@@ -172,5 +173,5 @@ def _table(console: Console, headings: tuple[str, ...], rows: Iterator[tuple[str
     for place, heading in enumerate(headings):
         table.add_column(heading, justify="right" if place > 1 else "left", no_wrap=place < 2)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(printable, row))
     console.print(table)

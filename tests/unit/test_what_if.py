@@ -16,6 +16,7 @@ from domain.master.control import fold_control
 from domain.master.inputs import ControlInput
 from domain.master.registration import forget
 from domain.master.state import decode_state, encode_state
+from services.cli.what_if import _print
 from services.cli.what_if_history import read
 from services.simulator.model.scenario import Arrival
 from services.simulator.product.names import link_of
@@ -284,6 +285,15 @@ def test_the_report_shows_every_row_and_no_script(one: Recorded):
     assert all(cell in page for row in rows(answer) for cell in row)
     assert "n00/m00 -&gt; n01/m00: granted" in page
     assert "<script" not in page
+
+
+def test_a_model_is_printed_by_its_name_whatever_that_would_say_to_a_terminal(
+    one: Recorded, capsys: pytest.CaptureFixture[str]
+):
+    answer = what_if(one, Changes())
+    happened = {"n00/qwen[fp8][/x]\x1b[2J": answer.happened[ALL], **answer.happened}
+    _print(msgspec.structs.replace(answer, happened=happened))
+    assert "n00/qwen[fp8][/x]?[2J" in capsys.readouterr().out
 
 
 # -- what happens in the range
