@@ -42,11 +42,14 @@ def delivered(stream: str) -> str:
 
 
 def tool_rights(root: str, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return what an outside tool may (publish, subscribe to): its own durable consumers on the mirrors, and what they store."""
+    """Return what an outside tool may (publish, subscribe to): its own durable consumers on the mirrors, and what they store.
+
+    It asks for no stored message and for no state, its consumers' own neither: the server has one queue of such requests for all
+    accounts, and one tool can fill it, so that nobody in CORE begins to read (measured; docs/adr/0020).
+    """
     publish: list[str] = []
     for stream in MIRRORED:
-        publish += [f"{_TO_MIRROR}.CONSUMER.{verb}.{stream}.{name}" for verb in ("MSG.NEXT", "RESET", "INFO")]
-        publish += [f"{_TO_MIRROR}.STREAM.{verb}.{stream}" for verb in ("INFO", "MSG.GET")]
+        publish += [f"{_TO_MIRROR}.CONSUMER.{verb}.{stream}.{name}" for verb in ("MSG.NEXT", "RESET")]
         publish.append(f"$JS.ACK.{stream}.{name}.>")
     return tuple(publish), (f"_INBOX_{name}.>", f"{root}.>")
 
@@ -110,8 +113,8 @@ def _served() -> list[str]:
     """Return what MIRROR serves to OBS, in MIRROR's own words."""
     served = []
     for stream in MIRRORED:
-        served += [f"$JS.API.CONSUMER.{verb}.{stream}.*" for verb in ("MSG.NEXT", "RESET", "INFO")]
-        served += [f"$JS.API.STREAM.INFO.{stream}", f"$JS.API.STREAM.MSG.GET.{stream}", f"$JS.ACK.{stream}.>"]
+        served += [f"$JS.API.CONSUMER.{verb}.{stream}.*" for verb in ("MSG.NEXT", "RESET")]
+        served.append(f"$JS.ACK.{stream}.>")
     return served
 
 

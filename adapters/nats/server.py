@@ -28,6 +28,8 @@ _POLL_S: Final = 0.02
 _READY_S: Final = 15.0
 _STOP_S: Final = 10.0
 _FREE_PORT_TRIES: Final = 5
+_LOG_BYTES, _LOG_FILES = 16 * 1024 * 1024, 4
+"""Each refused attempt is a line of its log, and whoever may connect may try as often as it likes: the disk is the streams'."""
 
 
 class RouteConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -231,6 +233,9 @@ class NatsServer:
             f"server_name: {json.dumps(self.name)}",
             f"listen: {json.dumps(f'{HOST}:{self.port}')}",
             f"http: {json.dumps(f'{HOST}:{self.monitor_port}')}",
+            f"log_file: {json.dumps(str(self.log_path))}",
+            f"logfile_size_limit: {_LOG_BYTES}",
+            f"logfile_max_num: {_LOG_FILES}",
             f"pid_file: {json.dumps(str(self.data / 'nats' / f'{self.name}.pid'))}",
             "max_payload: 1MB",
             'write_deadline: "5s"',

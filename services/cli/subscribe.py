@@ -122,7 +122,7 @@ def _row(place: Here, member: str) -> dict[str, Any]:
         "consumer": member,
         "subjects": f"lw.{place.config.cluster.name}.>",
         "nats_live": f"{cli} sub 'lw.{place.config.cluster.name}.>'",
-        "nats_stored": f"{cli} --js-domain {DOMAIN} consumer next {MIRRORED[-1]} {member} --count 100",
+        "nats_stored": f"{cli} --js-domain {DOMAIN} --timeout 1s consumer next {MIRRORED[-1]} {member} --count 100",
     }
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from adapters.nats.provision import provision
+from adapters.nats.provision import administer, provision
 from adapters.nats.server import NatsServer, check_version, find_binary
 from adapters.ports import free_port
 from domain.errors import BadConfigError, ChildFailedError, PortInUseError, UnreachableError
@@ -158,3 +158,20 @@ async def test_a_server_with_other_keys_is_named_as_refusing(server: NatsServer,
     await server.start()
     with pytest.raises(UnreachableError, match=r"cannot be reached as system: .*Authorization Violation"):
         await provision(tmp_path / "other", server.url, CLUSTER, "strict", NODES)
+
+
+async def test_its_log_takes_no_more_than_so_much_of_the_disk_however_often_somebody_is_refused(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("adapters.nats.server._LOG_BYTES", 20_000)
+    await server.start()
+    await provision(server.data, server.url, CLUSTER, "strict", NODES, gateways={"main": ""})
+    async with administer(server.data, server.url, "n1") as node:
+        for _ in range(20):
+            for _ in range(100):
+                await node.publish("lw.local.ledger", b"{}")
+            await node.flush()
+    files = sorted(server.log_path.parent.glob("nats-server.log*"))
+    assert len(files) > 1
+    assert sum(path.stat().st_size for path in files) < 6 * 20_000
+    assert "Publish Violation" in server.log_path.read_text()
