@@ -100,7 +100,7 @@ class Two(msgspec.Struct, kw_only=True):
 
     async def facts(self, name: str, kind: type[Event] | None = None) -> list[Event]:
         """Return what a node has said, all of it or of one kind."""
-        stream = (await self.cluster.bus("master")).stream(EVENTS)
+        stream = (await self.cluster.bus("reader", "master")).stream(EVENTS)
         found: list[Event] = []
         async for batch in stream.read(after=0, until=(await stream.bounds()).last):
             mine = (message.body for message in batch if speaker(message.subject)[1] == name)
@@ -265,6 +265,30 @@ async def test_what_a_frozen_helper_holds_is_taken_back_without_a_question_and_a
         assert (len(running.helping.heard), len(running.engine.heard)) == (1, 2)
         ends = await until("both ends", lambda: two_ends(running))
         assert len({fact.request for fact in ends}) == 2
+
+
+@pytest.mark.long
+async def test_without_a_master_what_a_frozen_helper_holds_comes_back_too_and_its_owner_answers_it_once(
+    nats_server: ServerUnderTest,
+):
+    async with two(nats_server, offload_probe_idle=0, offload_lent_stall_timeout=10_000_000) as running:
+        running.helping.script = running.helping.hang()
+        asking = asyncio.ensure_future(running.ask())
+        await running.helping.arrived()
+        await running.said("n2", BorrowStarted)
+        await running.cluster.end("master")
+        pause(running.helper.pid)
+
+        async def cuts() -> list[Event]:
+            return await running.facts("n1", CutOff)
+
+        (cut,) = await until("the owner to take it back", cuts, timeout_s=60, every_s=0.2)
+        assert isinstance(cut, CutOff)
+        assert cut.reason == "unwatched"
+        running.free.set()
+        assert await asking == (200, "n1")
+        assert await running.first == (200, "n1")
+        assert (len(running.helping.heard), len(running.engine.heard)) == (1, 2)
 
 
 class Hole(msgspec.Struct, kw_only=True):
