@@ -9,6 +9,8 @@ _NS: Final = 1_000_000_000
 _EVER: Final = 1 << 63
 UNHEARD: Final = "not_heard_of"
 """Nobody had said anything of the node by then: it was not there yet, or what it said is not kept any more."""
+GONE: Final = "messages_gone"
+"""Messages of then were gone before they came into the tables."""
 UNTOLD: Final = "not_stored_yet"
 """What was said by then is not in the tables yet, or is still to be said."""
 _DRAINS: Final = "draining"
@@ -27,13 +29,13 @@ def idle_steps(
     words: Iterable[Row],
     served: Iterable[Row],
     lives: Iterable[Row] = (),
-    known_s: int = _EVER // _NS,
+    missing: Iterable[Row] = (),
 ) -> list[dict[str, Any]]:
     """Return for each step, node and model whether it was busy, idle or unknown, and for how long it served (us).
 
     A step is busy if anything ran in it; idle if nothing did and the node was known to be well throughout; else unknown, with
-    `why`: the first word that was not good, `not_heard_of`, or `not_stored_yet`. What has not ended ran while the node was well,
-    and no longer than the process that began it.
+    `why`: the first word that was not good, `not_heard_of`, or why messages are missing. What has not ended ran while the node
+    was well, no longer than the process that began it, and as far as anything is known.
 
     Args:
         since_s: begin of the window, seconds since 1970.
@@ -43,20 +45,20 @@ def idle_steps(
         words: node, at_ns, good, why: what was said of nodes, good or not, from before the window on.
         served: node, model, from_ns, to_ns of what ran; to_ns 0 while it has not ended.
         lives: node, at_ns: when a process of the node began or ended.
-        known_s: from here on, something that was said may be missing.
+        missing: from_ns, to_ns, why: times of which messages are missing; to_ns 0 if nothing is known after them.
     """
     starts = range(since_s - since_s % step_s, until_s, step_s)
-    known = _by_node(words)
-    ran = _ran(served, known, _moments(lives))
+    known, untold_in = _by_node(words), [(row["from_ns"], row["to_ns"] or _EVER, row["why"]) for row in missing]
+    horizon = min((first for first, last, _ in untold_in if last == _EVER), default=_EVER)
+    ran = _ran(served, known, _moments(lives), horizon)
     pairs = sorted({(row["node"], row["model"]) for row in models} | set(ran))
     found: list[dict[str, Any]] = []
     for t in starts:
         begin, end = max(t, since_s) * _NS, min(t + step_s, until_s) * _NS
-        told = min(end, known_s * _NS)
-        untold = UNTOLD if told < end else ""
+        untold = next((why for first, last, why in untold_in if first < end and begin < last), "")
         unwell = {node: _unwell(known.get(node, ()), begin, end) or untold for node, _ in pairs}
         for node, model in pairs:
-            busy_ns = sum(_overlap(span, begin, told) for span in ran.get((node, model), ()))
+            busy_ns = sum(_overlap(span, begin, end) for span in ran.get((node, model), ()))
             why = "" if busy_ns else unwell[node]
             state = "busy" if busy_ns else "unknown" if why else "idle"
             row = {"t": t, "node": node, "model": model, "state": state}
@@ -79,7 +81,7 @@ def _moments(lives: Iterable[Row]) -> dict[str, list[int]]:
 
 
 def _ran(
-    served: Iterable[Row], known: Mapping[str, Sequence[Word]], lives: Mapping[str, Sequence[int]]
+    served: Iterable[Row], known: Mapping[str, Sequence[Word]], lives: Mapping[str, Sequence[int]], horizon: int
 ) -> dict[Pair, list[Span]]:
     """Return when each model of each node ran, without overlaps."""
     spans: dict[Pair, list[Span]] = {}
@@ -88,10 +90,10 @@ def _ran(
         found = spans.setdefault((node, row["model"]), [])
         if row["to_ns"]:
             found.append((begin, row["to_ns"]))
-        else:
+        elif begin < horizon:
             moments = lives.get(node, ())
             at = bisect_right(moments, begin)
-            found += _well(known.get(node, ()), begin, moments[at] if at < len(moments) else _EVER)
+            found += _well(known.get(node, ()), begin, min([horizon, *moments[at : at + 1]]))
     return {pair: _merged(found) for pair, found in spans.items()}
 
 

@@ -27,6 +27,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """node, model, from_ns, to_ns: requests that ran; to_ns is 0 while one has not ended."""
     lives: list[Row]
     """node, at_ns: when a process of the node began or ended; nothing goes on running beyond that."""
+    gone: list[Row]
+    """from_ns, to_ns: times of which messages are in no table; to_ns is 0 if nothing has come after them."""
 
 
 def seen(store: Store, window: Window) -> Seen:
@@ -44,7 +46,21 @@ def seen(store: Store, window: Window) -> Seen:
             f"must leave no more than {FACTS_MAX} requests or words of health in the window, or one node be asked for"
         )
         raise BadQueryError("from", f"from: {rule}, got {utc(window.since_s * 10**9, 'seconds')}")
-    return Seen(models=models, words=words, served=served, lives=lives)
+    return Seen(models=models, words=words, served=served, lives=lives, gone=gone(store))
+
+
+def gone(store: Store) -> list[Row]:
+    """Return the times of which messages are in no table: between what came before a gap and what came after it."""
+    return [store.query(_EDGES, gap)[0] for gap in store.query(_GAPS)]
+
+
+_GAPS: Final = """\
+SELECT stream, epoch, first_seq AS first, last_seq AS last FROM gaps FINAL WHERE stream IN ('LW_EVENTS', 'LW_LEDGER')
+ORDER BY seen_ns DESC LIMIT 100"""
+_OF_GAP: Final = "SELECT at_ns FROM events WHERE stream = {stream:String} AND epoch = {epoch:UInt32}"
+_EDGES: Final = f"""\
+SELECT ifNull(({_OF_GAP} AND seq < {{first:UInt64}} ORDER BY stream DESC, epoch DESC, seq DESC LIMIT 1), 0) AS from_ns,
+  ifNull(({_OF_GAP} AND seq > {{last:UInt64}} ORDER BY stream, epoch, seq LIMIT 1), 0) AS to_ns"""
 
 
 _OF_NODE: Final = "{node:String} IN ('', node)"

@@ -47,8 +47,8 @@ Steps of `savings` are as short as the window allows unless `step` says otherwis
 saved once: `saved_us` is null where `counted_in` names another step, so that it may be added up; it is below zero where lending
 lost time, 0 where nothing was lent, and null where nobody knows: [what the counterfactual is, and what it does not
 know](../how-to/look-after-history.md). `idle` refuses a window of which it could see a part only; `why` says of an unknown step
-what was heard of the node: nothing (`not_heard_of`), or the first word that was not good; `not_stored_yet` is said of what is
-still to come, and where the tables are behind the streams.
+what was heard of the node: nothing (`not_heard_of`), or the first word that was not good; `messages_gone` is said of
+a gap of the tables (`/health` has them), `not_stored_yet` of what is still to come, and where the tables are behind the streams.
 
 """
 OF_TELEMETRY = {"model": ("a model's id", "the model that clients asked for; of `loads` and `idle`, the node's own")}

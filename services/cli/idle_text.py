@@ -12,6 +12,7 @@ _WORDS: Final = {
     "heartbeat_missed": "its node was silent",
     "draining": "its node was shutting down",
     "stopped": "its node had stopped",
+    "messages_gone": "messages of then were gone before they came into the tables",
     "not_stored_yet": "it is not in the tables yet, or still to come",
 }
 """Why a step is unknown, in words; a state of a node's health stands for itself."""

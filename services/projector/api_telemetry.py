@@ -15,7 +15,7 @@ from adapters.http.server import Call
 from adapters.times import utc
 from domain.errors import BusError
 from domain.subjects import EVENTS, LEDGER
-from projections.idle import idle_steps
+from projections.idle import GONE, UNTOLD, idle_steps
 from services.projector.follow import Progress
 from services.projector.parameters import CHECKS, Parameters, none_left, take_number, take_time
 from services.projector.projector import Projector
@@ -81,7 +81,9 @@ def idle(store: Store, window: Window) -> Answer:
     """Return which nodes and models were idle."""
     known = seen(store, window)
     span = window.since_s, window.until_s, window.step_s
-    rows = idle_steps(*span, known.models, known.words, known.served, known.lives, window.known_s)
+    missing = [row | {"why": GONE} for row in known.gone]
+    missing.append({"from_ns": window.known_s * 1_000_000_000, "to_ns": 0, "why": UNTOLD})
+    rows = idle_steps(*span, known.models, known.words, known.served, known.lives, missing)
     return Answer(rows=rows[:ROWS_MAX], source="rows")
 
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from adapters.http.server import HttpServer
 from adapters.keys import Credentials, save_credentials
 from adapters.log.copied import CopiedStream
 from adapters.log.verify import Part
+from domain.events import Input, Started
 from domain.subjects import CONTROL, EVENTS, LEDGER
 from services.cli.audit_source import Source, opened
 from services.cli.audit_workers import verified
@@ -21,9 +23,10 @@ from services.projector.metrics import ProjectorMetrics
 from services.projector.projector import Projector, Setup
 from tests.integration.test_projector_api import Client
 from tests.mutations.life import lived
-from tests.support.facts import Teller, granted, lent, plan, verdict
+from tests.support.facts import MODEL, Teller, granted, lent, plan, request, verdict
 from tests.support.history import CLUSTER, SECRET, START_NS
-from tests.support.projections import QUICK, Bus, a_projector, caught_up, counts, running
+from tests.support.projections import QUICK, Bus, SteppedClock, a_projector, caught_up, counts, running
+from tests.support.telemetry_scene import ended, registered
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.real
@@ -58,6 +61,34 @@ async def test_what_the_streams_let_go_of_meanwhile_is_named_and_the_rest_is_rea
         assert (health["status"], projector.progress[LEDGER].void) == ("ok", 0), "after the gap the chain goes on"
         assert counts(database(), "events", EVENTS) == (60, 60)
         assert counts(database(), "decisions", LEDGER) == (2 * 30, 30)
+
+
+async def test_nobody_is_called_idle_of_whom_messages_are_gone(database: OpenStore):
+    """What n1 starts from 150 to 250 is gone when the projector comes back."""
+    begin_s = SystemClock().wall_us() // 60_000_000 * 60 - 3600
+    clock = SteppedClock(begin_s * 1_000_000)
+    bus, teller = Bus(clock), Teller("n1")
+
+    async def tell(second: int, *facts: Input) -> None:
+        clock.now_us = (begin_s + second) * 1_000_000
+        await bus.tell(teller, *facts)
+
+    await tell(-60, registered(MODEL))
+    await tell(130, ended(1, service_us=5_000_000))
+    async with running(a_projector(bus, database)) as projector:
+        await caught_up(projector, await bus.ends())
+    await tell(150, Started(request=request(2), model=MODEL, work=1, wait_us=0, in_engine=1))
+    await tell(250, Started(request=request(3), model=MODEL, work=1, wait_us=0, in_engine=1))
+    await tell(310, ended(4, service_us=5_000_000))
+    bus[EVENTS].expire(before=5)
+    projector = a_projector(bus, database)
+    async with running(projector), Client(projector, bus) as client:
+        await caught_up(projector, await bus.ends())
+        clock.now_us = (begin_s + 480) * 1_000_000
+        window: dict[str, Any] = {"from": begin_s, "to": begin_s + 480}
+        _, body, _ = await client.get("/admin/v1/telemetry/idle", **window)
+        assert "".join(row["state"][0] for row in body["idle"]) == "iibuubii"
+        assert {row["why"] for row in body["idle"] if row["state"] == "unknown"} == {"messages_gone"}
 
 
 async def test_what_goes_while_it_waits_for_clickhouse_is_named_too(database: OpenStore):
