@@ -30,6 +30,8 @@ _CARRIED: Final = ("traceparent", "tracestate")
 _STANDARD: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _NOTHING: Final[Attributes] = {}
 _FLUSH_S: Final = 3.0
+_OF_CLIENTS: Final = "opentelemetry.trace.span"
+"""The SDK's logger that quotes what is wrong with a `tracestate`: as many lines, and as long ones, as a client likes."""
 
 
 class Span(Protocol):
@@ -108,6 +110,7 @@ class _Exporting(Tracing):
         from opentelemetry.trace import SpanKind  # noqa: PLC0415
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415
 
+        logging.getLogger(_OF_CLIENTS).setLevel(logging.ERROR)
         told = {"service.name": f"leaseway-{process}", "service.instance.id": name, "service.version": version}
         # its own provider: the process' global one stays as it is; the sampler is the SDK's, by OTEL_TRACES_SAMPLER
         self._provider = TracerProvider(resource=Resource.create(told), shutdown_on_exit=False)

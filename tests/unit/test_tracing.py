@@ -103,3 +103,14 @@ async def test_a_trace_that_its_client_does_not_sample_is_not_sent():
 
     spans, _ = await spans_of(work)
     assert spans == []
+
+
+async def test_what_a_client_says_of_its_trace_is_no_line_of_the_log(caplog: pytest.LogCaptureFixture):
+    async def work(tracing: Tracing, _: Collector) -> None:
+        for state in ("a=\udcff", "a=" + "secret" * 1000, ",".join(f"k{number}=v" for number in range(60)), "\x00"):
+            with tracing.span("node.request", within={**CLIENT, "tracestate": state}) as span:
+                assert span.headers({})["traceparent"].startswith(f"00-{TRACE}-")
+
+    spans, _ = await spans_of(work)
+    assert len(spans) == 4
+    assert [record.getMessage() for record in caplog.records] == []
