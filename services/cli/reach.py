@@ -35,6 +35,18 @@ class Here(NamedTuple):
         """Return the URL of every master."""
         return [url.strip() for url in self.endpoints.master.split(",")]
 
+    def require_known(self) -> None:
+        """Return if it is known whom to ask.
+
+        Raises:
+            UnreachableError: nothing ever ran on the data directory, and no address is configured: whoever listens at the
+                default ports belongs to another one, and its answers would be taken for this one's.
+        """
+        if not self.config.data.exists() and not is_cluster(self.config) and self.config.urls == UrlsConfig():
+            raise UnreachableError(
+                f"data directory {self.config.data}: nothing ever ran on it; `leaseway up`, or name another one with --data"
+            )
+
     def operator_key(self) -> Path:
         """Return the operator's credentials file; raise NotYetError if the data directory was never provisioned."""
         key = self.config.data / "keys" / "operator.json"
@@ -74,8 +86,9 @@ async def fetch(place: Here, who: str, url: str, path: str, query: dict[str, str
     """Return (status, JSON) of what `who` answers at `url` + `path`.
 
     Raises:
-        UnreachableError: it does not answer, or with something that is not JSON.
+        UnreachableError: it does not answer, or with something that is not JSON; or nobody can say where it is.
     """
+    place.require_known()
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
     try:
         async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url + path, params=query) as answer:

@@ -118,6 +118,10 @@ class Catalogue:
         loading = [holder for holder in able if holder.models[model].loads]
         return _by_id(_sound(ready) or _sound(loading) or ready or loading)
 
+    def able(self, model: ModelId) -> int:
+        """Return how many nodes can serve `model` now: one of bad health is asked if there is no other, but not counted."""
+        return len(_sound(self.candidates(model)))
+
     async def save(self) -> None:
         """Keep the catalogue on disk, whole or not at all."""
         self.changed = False

@@ -67,7 +67,7 @@ class Forwarder:
             ApiError: what the client is told instead.
         """
         if call.path == "/health":
-            models = {str(model): len(self._catalogue.candidates(model)) for model in self._catalogue.models()}
+            models = {str(model): self._catalogue.able(model) for model in self._catalogue.models()}
             health = {"status": "ok", "gateway": self._gateway, "models": models, **self.state}
             return surface.document(call, self._gateway, health)
         if call.path == metrics.PATH:
@@ -80,7 +80,7 @@ class Forwarder:
         models = self._catalogue.models
         self.metrics.look_at(
             lambda: [((str(node),), float(count)) for node, count in sorted(self._in_progress.items())],
-            lambda: [((str(model),), float(len(self._catalogue.candidates(model)))) for model in models()],
+            lambda: [((str(model),), float(self._catalogue.able(model))) for model in models()],
             relaying,
         )
 

@@ -1,15 +1,24 @@
-"""What a person at a terminal sees of nodes, and of the demo's requests."""
+"""What a person at a terminal sees of nodes, of the demo's requests, and of a cluster that is not theirs."""
 
+import asyncio
 import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import pytest
 
+from domain.errors import UnreachableError
 from domain.events.lend import Lent
 from domain.ids import LeaseId, LinkId, ModelId, NodeId, RequestId
 from services.cli.demo_burst import Answer
 from services.cli.demo_run import told_answer
 from services.cli.nodes import show
+from services.cli.reach import Here, master_state
 from services.cli.show import Output
+from services.config_file import load_config
+from services.data_directory import Endpoints
 
 _MODEL = {
     "id": "chat-attic",
@@ -46,3 +55,41 @@ def test_the_demo_says_of_a_request_that_came_back_from_the_helper_who_answered_
     assert told_answer(answer("attic"), lent) == f"  request  8   28.84 s  {where}  req_8"
     assert told_answer(answer("studio"), lent) == f"  request  8   28.84 s  {where}; came back, by studio itself  req_8"
     assert told_answer(answer("studio"), None) == "  request  8   28.84 s  by studio itself  req_8"
+
+
+class Master(BaseHTTPRequestHandler):
+    """A master that follows; of whichever data directory."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'{"mode":"active"}')
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def stranger() -> Iterator[str]:
+    with HTTPServer(("127.0.0.1", 0), Master) as server:
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        serving.join()
+
+
+def test_what_another_data_directory_s_cluster_says_is_not_told_of_one_on_which_nothing_ever_ran(
+    stranger: str, tmp_path: Path
+) -> None:
+    def state(data: Path, environment: dict[str, str] | None = None) -> object:
+        config = load_config(None, data=data, environment={"HOME": str(tmp_path), **(environment or {})})
+        return asyncio.run(master_state(Here(config, Endpoints(master=stranger))))
+
+    with pytest.raises(
+        UnreachableError, match=r"data directory .*none: nothing ever ran on it; .* another one with --data"
+    ):
+        state(tmp_path / "none")
+    assert state(tmp_path) == {"mode": "active"}
+    assert state(tmp_path / "none", {"LEASEWAY_URLS_MASTER": stranger}) == {"mode": "active"}, (
+        "who is configured is asked"
+    )

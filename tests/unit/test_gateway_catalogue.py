@@ -99,6 +99,17 @@ def test_a_node_of_bad_health_is_asked_only_when_there_is_no_other(tmp_path: Pat
     assert able(catalogue) == [N1]
 
 
+def test_a_node_that_is_gone_is_not_said_to_be_able_to_serve_though_it_may_be_asked(tmp_path: Path):
+    catalogue = with_two(tmp_path)
+    assert catalogue.able(M) == 2
+    for node, left in ((N1, 1), (N2, 0)):
+        catalogue.apply(node, NOBODY, NodeHealthChanged(node=node, state="offline", reason="x"))
+        assert catalogue.able(M) == left
+    assert able(catalogue) == [N1, N2]
+    catalogue.apply(N1, NOBODY, NodeHealthChanged(node=N1, state="recovered", reason="x"))
+    assert catalogue.able(M) == 1
+
+
 def test_a_retired_node_is_forgotten(tmp_path: Path):
     catalogue = with_two(tmp_path)
     catalogue.apply(N1, NOBODY, NodeRetired(node=N1))
