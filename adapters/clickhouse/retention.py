@@ -17,6 +17,8 @@ def days_of(retention_us: int) -> int:
 def set_retention(store: Store, tables: Sequence[str], days: int) -> list[str]:
     """Let rows of `tables` be dropped `days` days after their stamp; return the tables for which that is new.
 
+    It holds for rows that are there already as well: ClickHouse notes with each part when it may go, and notes it again.
+
     Raises:
         StoreError: ClickHouse refused it, or is not there.
     """
@@ -28,7 +30,24 @@ def set_retention(store: Store, tables: Sequence[str], days: int) -> list[str]:
     for table in changed:
         altered = on_cluster(f"ALTER TABLE {table} MODIFY TTL day + INTERVAL {days:d} DAY DELETE", store.cluster)
         store.command(f"{altered} SETTINGS materialize_ttl_after_modify = 0")
+    for table in _otherwise_noted(store, tables, days):
+        # what is noted is made anew and nothing else: without this every row would be written again
+        store.command(on_cluster(f"ALTER TABLE {table} MODIFY SETTING {_NOTES_ONLY}", store.cluster))
+        store.command(on_cluster(f"ALTER TABLE {table} MATERIALIZE TTL", store.cluster))
     return changed
+
+
+_NOTES_ONLY: Final = "materialize_ttl_recalculate_only = 1"
+
+
+def _otherwise_noted(store: Store, tables: Sequence[str], days: int) -> list[str]:
+    """Return which of `tables` have parts that are to go at another time."""
+    found = store.query(
+        "SELECT DISTINCT table FROM system.parts WHERE active AND database = currentDatabase() "
+        "AND table IN {names:Array(String)} AND toDate(delete_ttl_info_max) != toDate(partition) + {days:UInt32} ORDER BY table",
+        {"names": list(tables), "days": days},
+    )
+    return [row["table"] for row in found]
 
 
 def drop_days(store: Store, table: str, days: int, *, newest: str) -> list[str]:

@@ -20,6 +20,7 @@ from projections.rows import Block, Rows
 from projections.tables import EXPIRING, MIGRATIONS, RETAINED, SCHEMA_VERSION, TABLES, Migration, column_names
 from tests.support.chdb import embedded_only
 from tests.support.facts import Ledger, Teller, finished, granted, lent, plan, verdict
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.real
 
@@ -205,6 +206,26 @@ def test_retention_is_whole_days_and_set_only_where_it_differs(store: Store):
     assert set_retention(store, EXPIRING, 30) == []
     assert set_retention(store, EXPIRING, 7) == sorted(EXPIRING)
     assert set_retention(store, EXPIRING, 7) == []
+
+
+@pytest.mark.parametrize("days", [10, 60])
+async def test_another_retention_holds_for_rows_that_are_there_already(store: Store, days: int):
+    sink = a_sink(store)
+    sink.write(EVENTS, 1, some_rows(1, 10, at_ns=NOON_NS - 20 * DAY_NS))
+    sink.write(EVENTS, 1, some_rows(11, 20))
+    for table in EXPIRING:
+        store.command(f"ALTER TABLE {table} MODIFY SETTING merge_with_ttl_timeout = 0")
+    set_retention(store, EXPIRING, days)
+    noted = (
+        "SELECT DISTINCT dateDiff('day', toDate(partition), toDate(delete_ttl_info_max)) AS days FROM system.parts "
+        "WHERE active AND database = currentDatabase() AND table IN ('events', 'decisions')"
+    )
+    await until("it is noted with every part", lambda: store.query(noted) == [{"days": days}])
+    left = 20 if days > 20 else 10
+    await until(
+        "days beyond it are dropped", lambda: (count(store, "events"), count(store, "decisions")) == (left, left)
+    )
+    assert set_retention(store, EXPIRING, days) == []
 
 
 def test_notes_keep_the_newest_of_each_life_and_refuse_another_cluster(store: Store):
