@@ -9,9 +9,11 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
+from adapters.clickhouse.store import broken_rule
 from adapters.http.hosts import is_address
+from adapters.http.webhook import KEY_BYTES_MAX, KEY_BYTES_MIN, PREFIX, key_of
 from domain.control.settings import parse_values
-from domain.errors import BadIdError, BadSettingError
+from domain.errors import BadConfigError, BadIdError, BadSettingError
 from domain.ids import model_id, node_id
 from projections.feed import is_pattern
 from services.config import Config, Limits, NodeConfig, NodeModel, WebhookConfig
@@ -21,6 +23,7 @@ LANES: Final = ("text", "embedding", "rerank", "image", "video", "speech", "tran
 ENGINES: Final = ("llama.cpp", "openai")
 DURABILITIES: Final = ("strict", "relaxed")
 _ALLOWED_HOST: Final = re.compile(r"\*|\.?[A-Za-z0-9_]([A-Za-z0-9._-]{0,252})")
+_SECRET_PARTS: Final = re.compile(r"(?<=//)[^/]*(?=@)|(?<=[?#]).*")
 _CLICKHOUSE_CLUSTER: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _PLACEHOLDERS: Final = (
     "changeme",
@@ -54,6 +57,8 @@ def problems(config: Config) -> Iterator[Problem]:
     for at, node in enumerate(config.nodes):
         yield from _node(f"nodes[{at}]", node)
     yield from _distinct("nodes", [node.id for node in config.nodes] + ([config.node.id] if config.node.id else []))
+    if config.clickhouse.dsn and (rule := broken_rule(config.clickhouse.dsn)):
+        yield Problem("clickhouse.dsn", rule, config.clickhouse.dsn)
     if config.clickhouse.cluster and not _CLICKHOUSE_CLUSTER.fullmatch(config.clickhouse.cluster):
         rule = "must be 1 to 64 letters, digits, - and _"
         yield Problem("clickhouse.cluster", rule, config.clickhouse.cluster)
@@ -161,7 +166,12 @@ def _url(key: str, value: str, schemes: tuple[str, ...]) -> Iterator[Problem]:
     parts = _split(value)
     if parts is None or parts.scheme not in schemes or not parts.hostname or "@" in parts.netloc or _ends_oddly(value):
         shape = " or ".join(f"{scheme}://host:port" for scheme in schemes)
-        yield Problem(key, f"must be {shape}, without user, password, query or fragment", value)
+        yield Problem(key, f"must be {shape}, without user, password, query or fragment", _bared(value))
+
+
+def _bared(url: str) -> str:
+    """Return a URL that is refused without what may be secret in it: user and password, and a query."""
+    return _SECRET_PARTS.sub("(not shown)", url)
 
 
 def _ends_oddly(url: str) -> bool:
@@ -288,9 +298,12 @@ def _webhook(key: str, hook: WebhookConfig) -> Iterator[Problem]:
     yield from _id(f"{key}.name", hook.name)
     parts = _split(hook.url)
     if parts is None or parts.scheme not in {"http", "https"} or not parts.hostname or "@" in parts.netloc:
-        yield Problem(f"{key}.url", "must be http://... or https://..., without user and password", hook.url)
+        yield Problem(f"{key}.url", "must be http://... or https://..., without user and password", _bared(hook.url))
     if bool(hook.secret) == (hook.secret_file is not None):
         yield Problem(f"{key}.secret", "must be stated, or `secret_file`, and not both", "(not shown)")
+    elif hook.secret and not _is_key(hook.secret):
+        rule = f"must be {PREFIX} and base64 of {KEY_BYTES_MIN} to {KEY_BYTES_MAX} random bytes"
+        yield Problem(f"{key}.secret", rule, "(not shown)")
     for name in ("events", "subjects"):
         for pattern in getattr(hook, name):
             if not is_pattern(pattern):
@@ -301,6 +314,14 @@ def _webhook(key: str, hook: WebhookConfig) -> Iterator[Problem]:
     if hook.model:
         yield from _id(f"{key}.model", hook.model, model_id)
     yield from _range(f"{key}.give_up_h", hook.give_up_h, 1, 24 * 365)
+
+
+def _is_key(secret: str) -> bool:
+    try:
+        key_of(secret)
+    except BadConfigError:
+        return False
+    return True
 
 
 def _is_json(text: str) -> bool:

@@ -8,7 +8,7 @@ import logging
 import queue
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -31,6 +31,8 @@ READ_ANSWER_S: Final = READ_SECONDS_MAX + 5
 _HAS_DATABASE: Final = "SELECT count() FROM system.databases WHERE name = {name:String}"
 _OTHERS_WORDS: Final = re.compile(r"received HTTP status 50[234]\b")
 """What stands before ClickHouse says that it cannot reach it."""
+NO_COLUMN: Final = 16
+"""ClickHouse's code for a column that a table does not have."""
 
 Parameters = Mapping[str, object]
 
@@ -59,6 +61,11 @@ class Store:
         """Return ClickHouse's own version."""
         return str(self._writer.server_version)
 
+    @property
+    def is_shared(self) -> bool:
+        """Tell whether other processes can open it as well: an embedded engine locks its directory."""
+        return self._over_http
+
     def command(self, statement: str) -> None:
         """Run a statement that gives no rows.
 
@@ -83,11 +90,7 @@ class Store:
     def insert_columns(self, table: str, columns: Mapping[str, Sequence[Any]], *, token: str) -> None:
         """Insert rows that are given column by column; a column that is left out gets its default. Else as `insert`."""
         with self._writing, _translated(self.shown):
-            types = self._types.get(table)
-            if types is None:
-                asked = self._writer.create_insert_context(table)
-                types = dict(zip(asked.column_names, asked.column_types, strict=True))
-                self._types[table] = types
+            types = self._types_of(table, columns)
             # not through a kept insert context: the driver then leaves `settings` out, without a word
             said = self._writer.insert(
                 table,
@@ -102,6 +105,22 @@ class Store:
                 },
             )
             self._check(said.query_id())
+
+    def _types_of(self, table: str, columns: Collection[str]) -> dict[str, Any]:
+        """Return the types of a table's columns.
+
+        Raises:
+            StoreError: it lacks one of `columns`.
+        """
+        types = self._types.get(table)
+        if types is None or not types.keys() >= set(columns):
+            asked = self._writer.create_insert_context(table)
+            types = dict(zip(asked.column_names, asked.column_types, strict=True))
+            if lacking := sorted(set(columns) - types.keys()):
+                rule = f"must have column {', '.join(lacking)}: somebody has altered it; a table that is dropped is made anew"
+                raise StoreError(f"clickhouse {self.shown}: table {table}: {rule}", code=NO_COLUMN)
+            self._types[table] = types
+        return types
 
     def query(
         self, statement: str, parameters: Parameters | None = None, *, raw: Sequence[str] = ()
@@ -187,17 +206,24 @@ def open_store(
     return Store(shown, database, writer, others, cluster)
 
 
-def _checked(dsn: str) -> SplitResult:
+def broken_rule(dsn: str) -> str:
+    """Return the rule that `dsn` breaks; empty if it is a dsn."""
     try:
         parts = urlsplit(dsn)
         port_fits = parts.port is None or parts.port > 0
     except ValueError:
-        raise BadConfigError("clickhouse.dsn: must be a URL, its host or port cannot be read") from None
-    if parts.scheme == "chdb" and (parts.netloc or len(parts.path) < 2):
-        raise BadConfigError(f"clickhouse.dsn: must name an absolute directory (chdb:///dir), got {_shown(parts)!r}")
-    if parts.scheme not in {"chdb", "http", "https"} or not port_fits:
-        raise BadConfigError(f"clickhouse.dsn: must begin with chdb://, http:// or https://, got {_shown(parts)!r}")
-    return parts
+        return "must be a URL, its host or port cannot be read"
+    if parts.scheme == "chdb":
+        return "must name an absolute directory (chdb:///dir)" if parts.netloc or len(parts.path) < 2 else ""
+    if parts.scheme not in {"http", "https"} or not port_fits:
+        return "must begin with chdb://, http:// or https://"
+    return "" if parts.hostname else "must name a host (http://host:8123/database)"
+
+
+def _checked(dsn: str) -> SplitResult:
+    if rule := broken_rule(dsn):
+        raise BadConfigError(f"clickhouse.dsn: {rule}")
+    return urlsplit(dsn)
 
 
 def _shown(parts: SplitResult) -> str:

@@ -8,7 +8,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
+from adapters.clickhouse.pages import BadQueryError
 from adapters.clock import SystemClock, random_fraction
+from adapters.http.webhook import key_of
 from adapters.nats.server import check_version, find_binary
 from adapters.ports import HOST
 from domain.errors import BadConfigError, LeasewayError
@@ -16,6 +18,8 @@ from services.config import Config
 from services.config_file import OWN_COMMAND, OWN_NAME, stated_nodes
 from services.config_rules import missing_programs
 from services.data_directory import Endpoints, check_data, require_unheld, write_endpoints
+from services.projector.since import since_of
+from services.projector.webhooks import secret_of
 from services.standalone.bus import BusChild, end_leftover, leftover
 from services.standalone.child import KILL_S, Child, ProcessChild
 from services.standalone.ports import Ports, endpoints, require_free
@@ -45,7 +49,8 @@ class Standalone:
         """Return if everything can be started; nothing has been changed. The data directory must not be held yet.
 
         Raises:
-            BadConfigError: no node is stated, a program is missing or too old, or the data directory is of another version.
+            BadConfigError: no node is stated, a webhook cannot be signed or begun as stated, a program is missing or too old, or
+                the data directory is of another version.
             DataInUseError, PortInUseError: another process has the data directory or a port.
         """
         if not self.nodes:
@@ -64,6 +69,7 @@ class Standalone:
             for problem in missing_programs(node):
                 if problem.value != OWN_NAME:
                     raise BadConfigError(f"{problem.key}: {problem.rule}, got {problem.value!r}")
+        _check_webhooks(self.config)
         check_version(find_binary())
         check_data(self.config.data)
         require_unheld(self.config.data)
@@ -165,8 +171,21 @@ class Standalone:
             delay_s = min(delay_s * 2, BACKOFF_MAX_S)
             try:
                 await self._start_one(child)
-            except LeasewayError as error:
+            except (
+                LeasewayError,
+                OSError,
+            ) as error:  # a machine that has no room or no process for it now may have it later
                 _LOG.error("child_not_ready", extra={"child": child.name, "why": str(error)})
+
+
+def _check_webhooks(config: Config) -> None:
+    """Return if the projector can work with every webhook: not each process of a cluster has the files of their secrets."""
+    for hook in config.webhooks:
+        try:
+            key_of(secret_of(hook))
+            since_of(hook.since)
+        except (BadConfigError, BadQueryError) as error:
+            raise BadConfigError(f"webhooks: {hook.name}: {error}") from None
 
 
 def _are_free(ports: Ports) -> bool:

@@ -1,6 +1,7 @@
 """The supervisor: ports, children that come and go, and what is left when it is killed."""
 
 import asyncio
+import base64
 import os
 import signal
 import socket
@@ -10,7 +11,7 @@ import pytest
 
 from adapters.ports import free_port
 from domain.errors import BadConfigError, ChildFailedError, PortInUseError
-from services.config import Config, NodeConfig, NodeModel
+from services.config import Config, NodeConfig, NodeModel, WebhookConfig
 from services.standalone.child import ProcessChild
 from services.standalone.logs import Tail
 from services.standalone.main import Standalone
@@ -126,6 +127,27 @@ async def test_a_child_that_ends_is_started_again(tmp_path):
     assert standalone.pids() == {}
 
 
+async def test_a_child_that_the_machine_has_no_room_for_is_started_once_it_has(tmp_path, caplog):
+    standalone = Standalone(Config(nodes=NODES, data=tmp_path), plan_ports(0, NODES))
+    one = child(tmp_path)
+    await one.start()
+    standalone._started.append((one,))
+    one._log.unlink()
+    one._log.mkdir()  # its log cannot be opened
+    pid = one.pid
+    keeper = asyncio.ensure_future(standalone.keep())
+    try:
+        os.kill(pid, signal.SIGKILL)
+        await until("a second try", lambda: [each.message for each in caplog.records].count("child_not_ready") >= 2)
+        one._log.rmdir()
+        await until("another process", another_than(one, pid))
+        assert not keeper.done()
+    finally:
+        keeper.cancel()
+        await asyncio.gather(keeper, return_exceptions=True)
+        await standalone.stop(grace_s=5)
+
+
 async def test_stopping_goes_in_reverse_order_of_starting(tmp_path):
     standalone = Standalone(Config(nodes=NODES, data=tmp_path), plan_ports(0, NODES))
     note = f"open({str(tmp_path / 'order')!r}, 'a').write"
@@ -150,6 +172,29 @@ def test_a_missing_engine_program_is_refused_by_name(tmp_path):
     node = NodeConfig(id="a", models=(NodeModel(id="m", command=("no-such-engine",)),))
     with pytest.raises(BadConfigError, match=r"node a: models\[0\]\.command: .* got 'no-such-engine'"):
         Standalone(Config(nodes=(node,), data=tmp_path), plan_ports(0, (node,))).check()
+
+
+def test_a_webhook_that_cannot_be_signed_or_begun_is_refused_before_anything_starts(tmp_path):
+    node = NodeConfig(id="a", models=(NodeModel(id="m", url="http://127.0.0.1:9"),))
+    weak, good = tmp_path / "weak", tmp_path / "good"
+    weak.write_text("hunter2")
+    good.write_text("whsec_" + base64.b64encode(bytes(range(32))).decode())
+    for file in (weak, good):
+        file.chmod(0o600)
+
+    def check(**hook: object) -> None:
+        webhooks = (WebhookConfig(name="tickets", url="http://127.0.0.1:9", **hook),)  # type: ignore[arg-type]
+        Standalone(Config(nodes=(node,), webhooks=webhooks, data=tmp_path / "data"), plan_ports(0, (node,))).check()
+
+    for hook, told in (
+        ({"secret_file": tmp_path / "none"}, "cannot be read"),
+        ({"secret_file": weak}, "must be whsec_ and base64 of 24 to 64 random bytes"),
+        ({"secret_file": good, "since": "yesterdayish"}, "since: must be"),
+    ):
+        with pytest.raises(BadConfigError, match=f"^webhooks: tickets: .*{told}") as raised:
+            check(**hook)
+        assert "hunter2" not in str(raised.value)
+    check(secret_file=good, since="2h")
 
 
 def test_the_tail_of_the_logs_gives_whole_lines_of_what_is_new(tmp_path):

@@ -93,6 +93,23 @@ def test_clickhouse_dsn_has_the_name_that_others_use(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("dsn", "rule"),
+    [
+        ("clickhouse://u:hunter2@ch:9000", "must begin with chdb://, http:// or https://"),
+        ("http://u:hunter2@ch:port", "must be a URL, its host or port cannot be read"),
+        ("http:///hunter2", "must name a host"),
+        ("chdb://hunter2", "must name an absolute directory"),
+    ],
+)
+def test_a_dsn_that_is_none_is_refused_before_anything_starts_and_not_shown(tmp_path, dsn: str, rule: str):
+    with pytest.raises(BadConfigError, match=rf"^environment CLICKHOUSE_DSN: clickhouse\.dsn: {rule}") as raised:
+        load(tmp_path, CLICKHOUSE_DSN=dsn)
+    assert "hunter2" not in str(raised.value)
+    for good in ("chdb:///var/lib/ch", "https://u:p@ch:8443/db", ""):
+        load(tmp_path, CLICKHOUSE_DSN=good)
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         (

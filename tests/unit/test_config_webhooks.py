@@ -38,6 +38,10 @@ def test_a_webhook_is_read_whole(tmp_path: Path) -> None:
         (GOOD.replace("https://", "https://user:word@"), r"webhooks\[0\]\.url: must be http"),
         (GOOD.replace(f'secret = "{SECRET}"', ""), r"webhooks\[0\]\.secret: must be stated, or `secret_file`"),
         (GOOD + 'secret_file = "x"\n', r"webhooks\[0\]\.secret: must be stated, or `secret_file`, and not both"),
+        (
+            GOOD.replace(SECRET, SECRET[:20]),
+            r"webhooks\[0\]\.secret: must be whsec_ and base64 of 24 to 64 random bytes",
+        ),
         (GOOD + 'events = ["lease.>.x"]\n', r"webhooks\[0\]\.events: must be patterns"),
         (GOOD + "give_up_h = 0\n", r"webhooks\[0\]\.give_up_h: must be 1 to 8760"),
         (GOOD + 'owner = "Nobody!"\n', r"webhooks\[0\]\.owner: "),
@@ -48,3 +52,17 @@ def test_what_can_never_be_right_is_refused(tmp_path: Path, said: str, told: str
     with pytest.raises(BadConfigError, match=told) as raised:
         load(tmp_path, f"[[webhooks]]\n{said}")
     assert SECRET not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["https://user:w0rd@example.test/hook?token=1", "ftp://example.test/hook?token=w0rd", "https://w0rd@"]
+)
+def test_a_url_that_is_refused_is_shown_without_what_may_be_secret_in_it(tmp_path: Path, url: str) -> None:
+    for text in (
+        f"[[webhooks]]\n{GOOD}".replace("https://example.test/hook?token=1", url),
+        f'[telemetry]\notlp_url = "{url}"\n',
+    ):
+        with pytest.raises(BadConfigError) as raised:
+            load(tmp_path, text)
+        assert "url: must be http" in str(raised.value)
+        assert "w0rd" not in str(raised.value)
