@@ -12,9 +12,9 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from projections import migration_1, migration_2, migration_3, migration_4
+from projections import migration_1, migration_2, migration_3, migration_4, migration_5
 
-SCHEMA_VERSION: Final = 4
+SCHEMA_VERSION: Final = 5
 """The number of the newest migration."""
 
 
@@ -31,6 +31,7 @@ MIGRATIONS: Final = (
     Migration(2, "lending in full, loads and health", migration_2.STATEMENTS),
     Migration(3, "counts by minute", migration_3.STATEMENTS),
     Migration(4, "signed checkpoints", migration_4.STATEMENTS),
+    Migration(5, "one writer at a time", migration_5.STATEMENTS),
 )
 """In order, without gaps, from 1."""
 

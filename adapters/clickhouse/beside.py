@@ -4,11 +4,11 @@ Each table changes places with the new one in one step, so that a query always f
 recognised by its name and dropped at the next start.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from adapters.clickhouse.dialect import on_cluster
-from adapters.clickhouse.rollups import Rollup, ensure_views, view_of
+from adapters.clickhouse.rollups import Rollup, ensure_views, retention_days, view_of
 from adapters.clickhouse.store import Store
 from domain.ports import StoredMessage
 
@@ -39,20 +39,31 @@ def make_beside(store: Store, tables: Sequence[str], rollups: Sequence[Rollup]) 
 
 
 def keep_older_counts(store: Store, rollups: Sequence[Rollup]) -> None:
-    """Take over the days of each rollup of which its source has no rows any more."""
+    """Take over the days of each rollup of which its source has no rows any more, or may have lost some already."""
     for rollup in rollups:
-        store.command(
-            f"INSERT INTO {rollup.table}{SUFFIX} SELECT * FROM {rollup.table} "  # noqa: S608  # names of ours
-            f"WHERE day NOT IN (SELECT day FROM {rollup.source}{SUFFIX} GROUP BY day)"
-        )
+        days = {"days": retention_days(store, rollup.source)}
+        _take_over(store, rollup.table, rollup.source + SUFFIX, "day + {days:UInt32} <= toDate(now('UTC')) + 1", days)
 
 
 def keep_older_rows(store: Store, table: str, messages: str) -> None:
     """Take over the days of `table` of which the table `messages`, whose rows it is made from, has none any more."""
-    store.command(
-        f"INSERT INTO {table}{SUFFIX} SELECT * FROM {table} "  # noqa: S608  # names of ours
-        f"WHERE day NOT IN (SELECT day FROM {messages} GROUP BY day)"
+    _take_over(store, table, messages)
+
+
+def _take_over(
+    store: Store, table: str, source: str, or_where: str = "0", parameters: Mapping[str, object] | None = None
+) -> None:
+    """Put the days of `table` of which `source` has no rows into its twin, whole, in place of what that has of them.
+
+    Day by day: one INSERT takes no more than a hundred partitions, and counts are kept for 400 days.
+    """
+    days = store.query(
+        f"SELECT DISTINCT toString(day) AS past FROM {table} "  # noqa: S608  # names of ours
+        f"WHERE {or_where} OR day NOT IN (SELECT day FROM {source} GROUP BY day) ORDER BY past",
+        parameters,
     )
+    for row in days:
+        store.command(f"ALTER TABLE {table}{SUFFIX} REPLACE PARTITION '{row['past']}' FROM {table}")
 
 
 def take_places(store: Store, tables: Sequence[str], rollups: Sequence[Rollup]) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from domain.errors import StoreAwayError, StoreError, StoreSlowError
+from domain.errors import StoreAwayError, StoreError, StoreSlowError, StoreTakenError
 
 CAUSES: Final[dict[str, str]] = {
     "away": "it cannot be reached, or something else answers in its place",
@@ -13,6 +13,7 @@ CAUSES: Final[dict[str, str]] = {
     "memory": "its memory limit is reached",
     "busy": "it runs as many queries as it may",
     "no_keeper": "the keeper of its replicated tables cannot be reached",
+    "taken": "another projector writes to it; this one waits until that one has ended",
     "not_allowed": "user or password is wrong, or the user may not do this",
     "no_table": "a table, or the database, is not there",
     "refused": "anything else; the error says it in ClickHouse's words",
@@ -37,6 +38,8 @@ _NO_ROOM: Final = "No space left on device"
 
 def cause_of(error: StoreError) -> str:
     """Return one of CAUSES."""
+    if isinstance(error, StoreTakenError):
+        return "taken"
     if isinstance(error, StoreSlowError):
         return "slow"
     if isinstance(error, StoreAwayError):

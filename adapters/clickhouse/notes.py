@@ -5,8 +5,9 @@ from typing import Any, Final
 
 import msgspec
 
+from adapters.clickhouse.causes import cause_of
 from adapters.clickhouse.store import Store
-from domain.errors import BadConfigError
+from domain.errors import BadConfigError, StoreError
 
 _STATE: Final = ("stream", "epoch", "last_seq", "written_ns", "cluster", "created_ns")
 _GAP: Final = ("stream", "epoch", "first_seq", "last_seq", "seen_ns")
@@ -47,7 +48,13 @@ class Notes:
         Raises:
             BadConfigError: they are about another cluster; mixing two would make both useless.
         """
-        known = [row["cluster"] for row in self._store.query("SELECT DISTINCT cluster FROM projector_state ORDER BY 1")]
+        try:
+            rows = self._store.query("SELECT DISTINCT cluster FROM projector_state ORDER BY 1")
+        except StoreError as error:
+            if cause_of(error) != "no_table":
+                raise
+            return
+        known = [row["cluster"] for row in rows]
         if known and known != [self._cluster]:
             raise BadConfigError(
                 f"clickhouse {self._store.shown}: database {self._store.database} must be of cluster {self._cluster}, "
@@ -62,6 +69,13 @@ class Notes:
             {"stream": stream},
         )
         return Note(stream=stream, **found[0]) if found else None
+
+    def held(self, stream: str) -> int:
+        """Return the newest life of `stream` of which messages are kept; 0 if there is none."""
+        found = self._store.query(
+            "SELECT max(epoch) AS epoch FROM events WHERE stream = {stream:String}", {"stream": stream}
+        )
+        return int(found[0]["epoch"]) if found else 0
 
     def write(self, note: Note, *, now_ns: int) -> None:
         """Keep `note`; the newest one of a life holds, and that is this one even if the clock was set back since the last."""

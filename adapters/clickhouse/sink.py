@@ -7,14 +7,18 @@ The rules (each has a test):
 - Tables are written in the order given, `last_table` at the end; its highest sequence is the checkpoint. After a crash in
   between, the other tables are ahead of it: rows they already hold are not sent again.
 - Rows are keyed by place in ReplacingMergeTree tables, so that even a repetition that slips through collapses.
+- What is too much for ClickHouse's memory goes in as halves, down to the rows of one message.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
 
+from adapters.clickhouse.causes import cause_of
 from adapters.clickhouse.store import Store
+from domain.errors import StoreError
 
 DAY_NS: Final = 86_400_000_000_000
 PART_ROWS_MAX: Final = 1_000_000
@@ -47,6 +51,8 @@ class Sink:
         """`tables` are all that are ever written; `suffix` follows their names in the database."""
         self._store, self._tables, self._last_table, self._suffix = store, tables, last_table, suffix
         self._reached: dict[_Place, int] = {}
+        self.halved: Counter[str] = Counter()
+        """By stream: inserts that were too much for ClickHouse's memory and went in as halves."""
 
     def reached(self, stream: str, epoch: int, *, noted: int = 0) -> int:
         """Return the sequence up to which every table holds `stream`, read from the tables; 0 at the beginning.
@@ -72,11 +78,40 @@ class Sink:
         seqs = rows.columns["seq"]
         held = bisect_right(seqs, self._reached[place])
         for part in parts(rows.cut(held, len(seqs)) if held else rows):
-            first, last = part.columns["seq"][0], part.columns["seq"][-1]
-            token = f"{place.table}:{place.stream}:{place.epoch}:{first}-{last}"
-            self._store.insert_columns(place.table + self._suffix, part.columns, token=token)
-            self._reached[place] = last
+            self._insert(place, part)
         return len(seqs) - held
+
+    def _insert(self, place: _Place, part: Block) -> None:
+        """Insert what is one part; halves of it where it is too much for ClickHouse's memory."""
+        seqs = part.columns["seq"]
+        first, last = seqs[0], seqs[-1]
+        token = f"{place.table}:{place.stream}:{place.epoch}:{first}-{last}"
+        try:
+            self._store.insert_columns(place.table + self._suffix, part.columns, token=token)
+        except StoreError as error:
+            if cause_of(error) != "memory":
+                raise
+            self._insert_less(place, part, error)
+        self._reached[place] = last
+
+    def _insert_less(self, place: _Place, part: Block, error: StoreError) -> None:
+        """Insert what was too much for ClickHouse's memory as halves.
+
+        Raises:
+            StoreError: the rows of one message alone are too much; it names the message.
+        """
+        seqs = part.columns["seq"]
+        first, last = seqs[0], seqs[-1]
+        if highest(self._store, place.table + self._suffix, place.stream, place.epoch, noted=last) >= last:
+            return  # the view that counts them was too much: they are not to come twice, and the day is counted again
+        if first == last:
+            message = (
+                f"table {place.table}: the {len(seqs)} rows of message {last} of {place.stream} alone are too much"
+            )
+            raise StoreError(f"{message}: {error}", code=error.code) from error
+        self.halved[place.stream] += 1
+        for half in _halves(part):
+            self._insert(place, half)
 
 
 def highest(store: Store, table: str, stream: str, epoch: int, *, noted: int = 0) -> int:
@@ -96,6 +131,14 @@ def highest(store: Store, table: str, stream: str, epoch: int, *, noted: int = 0
 
 
 _B = TypeVar("_B", bound=Block)
+
+
+def _halves(rows: _B) -> tuple[_B, _B]:
+    """Return `rows` of at least two messages cut between two of them: an insert holds all rows of a message or none."""
+    seqs = rows.columns["seq"]
+    middle = seqs[len(seqs) // 2]
+    cut = bisect_left(seqs, middle) or bisect_right(seqs, middle)
+    return rows.cut(0, cut), rows.cut(cut, len(seqs))
 
 
 def parts(rows: _B) -> Iterator[_B]:

@@ -23,8 +23,8 @@ from services.projector.threads import in_thread
 
 _LOG: Final = logging.getLogger("leaseway.projector")
 _NOTE_EVERY_US: Final = 60_000_000
-TABLES_GONE: Final = frozenset({60, 81})
-"""ClickHouse's codes for a table or a database that is not there: the tables are to be made again."""
+_GONE: Final = "no_table"
+"""Why rows are refused (adapters.clickhouse.causes) where the tables are to be made again."""
 
 
 class Progress(msgspec.Struct, kw_only=True):
@@ -44,6 +44,8 @@ class Progress(msgspec.Struct, kw_only=True):
     """Rows written since the start of the process."""
     gone: int = 0
     """Messages since the start of the process that the stream no longer had when they were to be read."""
+    halved: int = 0
+    """Inserts since the start of the process that were too much for ClickHouse's memory and went in as halves."""
     error: str = ""
     """Why it does not go on just now."""
     cause: str = ""
@@ -109,7 +111,7 @@ class Follower:
             except BusError as error:  # a gap as well: the next position is past it
                 self._fail("bus_away", error, "bus_away")
             except StoreError as error:
-                if error.code in TABLES_GONE:
+                if cause_of(error) == _GONE:
                     raise
                 self._refused(error)
             if self._deck.ending.is_set():  # who is told to stop while something fails hears of the failure alone
@@ -168,10 +170,12 @@ class Follower:
             async with self._deck.writing:
                 return await in_thread(self._deck.sink.write, self._stream.name, epoch, projected.rows)
         except StoreError as error:
-            if error.code in TABLES_GONE:
+            if cause_of(error) == _GONE:
                 raise
             self._refused(error)
             return None
+        finally:
+            self._progress.halved += self._deck.sink.halved.pop(self._stream.name, 0)
 
     async def _projected(self, batch: list[StoredMessage], position: Position) -> Projected:
         events_epoch = await self._deck.epochs.of_events() if self._stream.name == LEDGER else 0

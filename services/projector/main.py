@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -74,6 +75,7 @@ def setup_of(config: Config, bus: Bus, clock: SystemClock) -> Setup:
         streams={name: bus.stream(name) for name in (*STREAMS, SNAPSHOTS, DECISIONS)},
         open_store=partial(open_store, dsn_of(config), readers=_CLIENTS, cluster=config.clickhouse.cluster),
         clock=clock,
+        host=socket.gethostname(),
     )
 
 

@@ -42,6 +42,7 @@ class ProjectorMetrics:
             ("rows_total", "rows"),
             ("unreadable_total", "unreadable"),
             ("gone_total", "gone"),
+            ("halved_total", "halved"),
         ):
             self._read(f"leaseway_projector_{name}", field)
         measured.state("leaseway_projector_void_total", lambda: sum(each.void for each in progress.values()))

@@ -44,8 +44,10 @@ class Finder:
         """
         bounds = await stream.bounds()
         note = await in_thread(self._notes.newest, stream.name)
-        if note is None:
-            position = Position(epoch=1, after=0, created_ns=bounds.created_ns)
+        if note is None:  # nothing was ever read, or somebody has taken the notes away: then the rows still tell
+            epoch = await in_thread(self._notes.held, stream.name) or 1
+            note = Note(stream=stream.name, epoch=epoch, created_ns=bounds.created_ns, last_seq=0)
+            position = await self._go_on(stream, note, bounds)
             await self.note(stream.name, position)
         elif note.created_ns != bounds.created_ns:
             position = await self._begin_epoch(stream.name, note.epoch + 1, 0, bounds)

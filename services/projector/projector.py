@@ -21,6 +21,7 @@ from domain.subjects import CONTROL
 from projections.project import LAST_TABLE, STREAMS
 from projections.rollups import ROLLUPS
 from projections.tables import MIGRATIONS, RETAINED
+from services.projector.alone import Alone
 from services.projector.backoff import Backoff
 from services.projector.batches import BatchLimits
 from services.projector.follow import Deck, Epochs, Follower, Progress
@@ -46,6 +47,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     open_store: Callable[[], Store]
     """Opens ClickHouse; it blocks."""
     clock: Clock
+    host: str = ""
+    """This machine's name, for who else would write to the same server."""
     limits: BatchLimits = BatchLimits()
 
 
@@ -69,6 +72,7 @@ class Projector:
         self.rebuilt = Rebuilt()
         """The newest rebuild."""
         self._rebuilder = Rebuilder(self.rebuilt, setup.clock, setup.router)
+        self._alone = Alone(setup.host, setup.clock)
         self.streams = setup.streams
         self._stopping = False
         self._ending = asyncio.Event()
@@ -119,11 +123,12 @@ class Projector:
         store = await in_thread(self._setup.open_store)
         try:
             notes = Notes(store, self._setup.cluster)
+            await in_thread(notes.check_cluster)  # before anything of somebody else's is touched
             self.schema = await in_thread(migrate, store, MIGRATIONS)
             await self._make_missing(store, notes)
+            await self._alone.begin(store)
             await in_thread(drop_left_behind, store, RETAINED, ROLLUPS)
             await in_thread(ensure_views, store, ROLLUPS)
-            await in_thread(notes.check_cluster)
         except BaseException:
             await in_thread(store.close)
             raise
@@ -146,6 +151,8 @@ class Projector:
     async def _close(self) -> None:
         store, self.store = self.store, None
         if store is not None:
+            if not self.causes:  # else it would be waited for
+                await self._alone.leave(store)
             await in_thread(store.close)
 
     async def _carry_all(self) -> bool:
@@ -172,6 +179,7 @@ class Projector:
                 async with asyncio.TaskGroup() as group:
                     for each in (
                         *(follower.run() for follower in followers),
+                        *([self._alone.keep(self.store)] if self.store.is_shared else ()),
                         keep_retention(self.store, self._setup.streams[CONTROL]),
                         keep_rollups(self.store, deck.writing, self.counted),
                         self._rebuilder.serve(self.store, deck.writing, self._setup.streams),
@@ -187,7 +195,9 @@ class Projector:
     @property
     def causes(self) -> set[str]:
         """Return why ClickHouse takes no rows just now, each in a word (adapters.clickhouse.causes); empty while it does."""
-        return {self.away_cause, *(each.cause for each in self.progress.values())} & CAUSES.keys()
+        if self.away_cause:  # it is not open: what the streams met before it was closed is over
+            return {self.away_cause}
+        return {each.cause for each in self.progress.values()} & CAUSES.keys()
 
     def _say_away(self, error: StoreError) -> None:
         cause = cause_of(error)

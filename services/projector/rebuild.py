@@ -22,7 +22,7 @@ from projections.folds import Runs
 from projections.ledger import BEGINNING, Chain
 from projections.project import LAST_TABLE, STREAMS, Context, project
 from projections.rollups import ROLLUPS
-from projections.tables import CHECKPOINTS, RETAINED
+from projections.tables import RETAINED
 from services.projector.threads import in_thread
 
 _LOG: Final = logging.getLogger("leaseway.projector")
@@ -158,7 +158,9 @@ class _Rebuild:
             await self._take_kept()
             await in_thread(beside.keep_older_counts, self._store, ROLLUPS)
             messages = LAST_TABLE + (beside.SUFFIX if self._from_stream else "")
-            await in_thread(beside.keep_older_rows, self._store, CHECKPOINTS, messages)
+            for table in self._tables:
+                if table != LAST_TABLE:
+                    await in_thread(beside.keep_older_rows, self._store, table, messages)
             await in_thread(beside.take_places, self._store, self._tables, ROLLUPS)
             self._by.rebuilt.waited_us = self._by.now_us() - waiting_us
 
@@ -187,7 +189,8 @@ class _Rebuild:
             bounds = await stream.bounds()
             await self._take_all_kept(thread, until=bounds.first)
             end = await in_thread(_newest, self._store, name, lives[-1])
-            async for page in _read(stream, thread.after, min(bounds.last, end)):
+            # between what is kept and what the stream has yet there may be nothing
+            async for page in _read(stream, max(thread.after, bounds.first - 1), min(bounds.last, end)):
                 await self._take(thread, page)
 
     async def _take_all_kept(self, thread: _Thread, until: int | None) -> None:

@@ -194,6 +194,10 @@ _OF_PROJECTORS: Final = (
         "leaseway_projector_gone_total", "counter", "messages", ("stream",), _PROJECTOR,
         "Messages that the stream no longer had when they were to become rows: they are in no table.",
     ),
+    Metric(
+        "leaseway_projector_halved_total", "counter", "inserts", ("stream",), _PROJECTOR,
+        "Inserts that were too much for ClickHouse's memory and went in as halves.",
+    ),
     Metric("leaseway_projector_void_total", "counter", "commits", (), _PROJECTOR, "Commits that do not continue the ledger."),
     Metric("leaseway_clickhouse_up", "gauge", "", (), _PROJECTOR, "1 while ClickHouse is open and every stream goes on."),
     Metric(

@@ -144,6 +144,18 @@ async def test_counts_of_days_whose_rows_are_gone_survive(scene: Scene):
     assert [row["n"] for row in found] == [7, 40]
 
 
+async def test_counts_of_more_days_than_one_insert_takes_survive(scene: Scene):
+    scene.store.command(
+        "INSERT INTO requests_by_minute (day, minute, owner, rows) "
+        "SELECT today() - 40 - number AS day, toDateTime(day, 'UTC'), 'n1', 7 FROM numbers(150) "
+        "SETTINGS max_partitions_per_insert_block = 0"
+    )
+    told = await scene.rebuilt("archive")
+    assert (told["state"], told["error"]) == ("done", "")
+    [found] = scene.store.query("SELECT uniqExact(day) AS days, toUInt64(sum(rows)) AS n FROM requests_by_minute")
+    assert found == {"days": 151, "n": 150 * 7 + 40}
+
+
 async def test_what_a_killed_rebuild_left_behind_is_gone_after_the_next_start(database: OpenStore):
     def leftovers(projector: Projector) -> int:
         assert projector.store is not None

@@ -83,6 +83,16 @@ def test_a_day_that_a_view_has_missed_is_found_and_counted_again(counting: Store
     assert counted(counting, "requests_by_minute") == 40, "the view goes on into the mended table"
 
 
+def test_days_of_a_clock_that_was_ahead_do_not_keep_todays_counts_from_being_compared(counting: Store):
+    sink = a_sink(counting)
+    for first, days in ((1, 0), (11, 40), (21, 41)):
+        sink.write(EVENTS, 1, facts(first, first + 9, at_ns=NOON_NS + days * DAY_NS))
+    counting.command(f"TRUNCATE TABLE {REQUESTS.table}")
+    [wrong] = wrong_days(counting, REQUESTS, newest=1)
+    assert wrong.day == counting.query("SELECT toString(min(day)) AS day FROM requests")[0]["day"]
+    assert len(wrong_days(counting, REQUESTS)) == 3, "at the start each of them is"
+
+
 def test_a_row_that_is_stored_twice_is_counted_once_after_the_day_is_compared(counting: Store):
     counting.command("SYSTEM STOP MERGES requests")
     rows = facts(1, 10)
