@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from adapters.clickhouse.idleness import gone
+from adapters.clickhouse.notes import Notes
+from adapters.clickhouse.sink import Sink
 from adapters.clickhouse.store import Store
 from adapters.clock import SystemClock
 from adapters.http.server import HttpServer
@@ -15,6 +18,8 @@ from adapters.log.copied import CopiedStream
 from adapters.log.verify import Part
 from domain.events import Input, Started
 from domain.subjects import CONTROL, EVENTS, LEDGER
+from projections.project import LAST_TABLE, Context, project
+from projections.tables import RETAINED
 from services.cli.audit_source import Source, opened
 from services.cli.audit_workers import verified
 from services.projector.api import Api
@@ -89,6 +94,21 @@ async def test_nobody_is_called_idle_of_whom_messages_are_gone(database: OpenSto
         _, body, _ = await client.get("/admin/v1/telemetry/idle", **window)
         assert "".join(row["state"][0] for row in body["idle"]) == "iibuubii"
         assert {row["why"] for row in body["idle"] if row["state"] == "unknown"} == {"messages_gone"}
+
+
+def test_a_gap_at_the_end_of_a_streams_life_ends_where_the_next_life_begins(store: Store):
+    def write(epoch: int, at_ns: int) -> None:
+        sink = Sink(store, RETAINED, last_table=LAST_TABLE)
+        sink.reached(EVENTS, epoch)
+        messages = [Teller("n1").tells(lent(1), 1, at_ns=at_ns)]
+        sink.write(EVENTS, epoch, project(EVENTS, epoch, messages, Context(router="test", events_epoch=epoch)).rows)
+
+    now_ns = SystemClock().wall_us() * 1000
+    write(1, now_ns)
+    Notes(store, "local").add_gap(EVENTS, 1, 2, 5, now_ns=now_ns)
+    assert gone(store) == [{"from_ns": now_ns, "to_ns": 0}]
+    write(2, now_ns + 7)
+    assert gone(store) == [{"from_ns": now_ns, "to_ns": now_ns + 7}]
 
 
 async def test_what_goes_while_it_waits_for_clickhouse_is_named_too(database: OpenStore):
