@@ -5,6 +5,7 @@ from typing import Final
 
 MESSAGE_ID: Final = "Nats-Msg-Id"
 EXPECTED_LAST: Final = "Nats-Expected-Last-Sequence"
+NUMBER_DIGITS_MAX: Final = 18
 _VERSION: Final = b"NATS/1.0\r\n"
 
 
@@ -27,6 +28,11 @@ def encode_headers(
     if text.count("\n") != len(pairs) or text.count("\r") != len(pairs) or any(not n or ":" in n for n in pairs):
         raise ValueError(f"headers {pairs!r}: names and values must be one line each, names without a colon")
     return b"%b%b\r\n" % (_VERSION, text.encode())
+
+
+def is_number(text: str) -> bool:
+    """Tell whether a header's value is a number that may be read: of more than 4,300 digits the interpreter reads none."""
+    return text.isascii() and text.isdecimal() and len(text) <= NUMBER_DIGITS_MAX
 
 
 def decode_headers(block: bytes) -> dict[str, str]:

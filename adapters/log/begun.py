@@ -22,7 +22,7 @@ async def check_generations(
     that was begun before words were signed. `whole`: older generations were verified too.
     """
     try:
-        async for first, body in _generations(ledger, await last_commit(ledger)):
+        async for first, body in generations(ledger, await last_commit(ledger)):
             left = safe_mode_left(first)
             if left is None or not (whole or first.generation in {report.generation, *report.generations}):
                 continue
@@ -45,14 +45,14 @@ async def newest_begun(ledger: Stream, head: Commit | None, who: Beginners) -> G
     """
     oldest = (await ledger.bounds()).first
     with suppress(ChainBrokenError):  # what stands before is no commit: of that and of all older ones nothing is known
-        async for first, body in _generations(ledger, head):
+        async for first, body in generations(ledger, head):
             begins = safe_mode_left(first) is not None or first.version in {1, oldest}
             if begins and not who.complaint(first, body):
                 return first.generation
     return Generation("")
 
 
-async def _generations(ledger: Stream, head: Commit | None) -> AsyncIterator[tuple[Commit, bytes]]:
+async def generations(ledger: Stream, head: Commit | None) -> AsyncIterator[tuple[Commit, bytes]]:
     """Yield the first commit of each generation that is kept, up to that of `head`, and its stored bytes, newest first."""
     while head is not None:
         first = await first_of_generation(ledger, head)

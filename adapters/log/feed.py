@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from adapters.decisions import DecisionReader, SignedDecision
-from adapters.headers import decode_headers
+from adapters.headers import decode_headers, is_number
 from adapters.keys import Signer
 from adapters.log.pipelined import PipelinedStream
 from domain.errors import (
@@ -177,7 +177,7 @@ def _says(body: bytes, entered: SafeModeEntered) -> bool:
     """Tell whether a stored decision is `entered`: a master that starts again and again says it once."""
     try:
         return codec.decode_decision(codec.decode_envelope(body).data) == entered
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return False
 
 
@@ -190,6 +190,6 @@ def order_of(headers: bytes) -> Order:
     text = decode_headers(headers).get(ORDER, "")
     generation, dash, rest = text.partition("-")
     version, dot, index = rest.partition(".")
-    if not (dash and dot and version.isdecimal() and index.isdecimal()):
-        raise HistoryError(f"decision header {ORDER}: must be <generation>-<version>.<index>, got {text!r}")
+    if not (dash and dot and is_number(version) and is_number(index)):
+        raise HistoryError(f"decision header {ORDER}: must be <generation>-<version>.<index>, got {text[:80]!r}")
     return generation, int(version), int(index)

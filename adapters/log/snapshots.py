@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from adapters.headers import decode_headers
+from adapters.headers import decode_headers, is_number
 from domain.errors import PublishUnknownError
 from domain.ports import StoredMessage, Stream
 from domain.subjects import snapshot_subject
@@ -86,6 +86,6 @@ class Snapshots:
 
 def _part_of(message: StoredMessage) -> _Part | None:
     words = decode_headers(message.headers).get(_PART, "").split(" ")
-    if len(words) != 4 or not all(word.isdecimal() for word in (words[0], words[2], words[3])):
+    if len(words) != 4 or not all(is_number(word) for word in (words[0], words[2], words[3])):
         return None
     return _Part(int(words[0]), words[1], int(words[2]), int(words[3]))

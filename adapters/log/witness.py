@@ -28,6 +28,8 @@ class FileWitnessBook:
             content = await asyncio.to_thread(self._path.read_bytes)
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise HistoryError(f"checkpoint {self._path}: cannot be read: {error}") from None
         try:
             self._newest = msgspec.json.decode(content, type=Witnessed)
         except msgspec.DecodeError as error:

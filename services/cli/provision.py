@@ -2,21 +2,28 @@
 
 import argparse
 import asyncio
+from contextlib import suppress
 from pathlib import Path
+from typing import Any, Final
 
 from adapters.nats.enrolment import Roster
 from adapters.nats.provision import Provisioned
-from domain.errors import BadConfigError
+from domain.errors import BadConfigError, UnreachableError
 from domain.events.commit import Commit
 from domain.ids import node_id
 from services.cli.parser import BadUsageError
-from services.cli.reach import Here, here
+from services.cli.reach import Here, fetch, here
 from services.cli.show import note
 from services.config_file import config_path
 from services.config_rules import http_url
 from services.data_directory import held_data, holder_of, is_standalone, make_data
-from services.lifecycle import EXIT_OK
+from services.lifecycle import EXIT_FAILED, EXIT_OK
 from services.standalone.provisioning import bus_alone, make_keys, provision_bus, renew
+
+LEAVES_WITHIN_S: Final = 10.0
+"""Masters look for the operator's word each half second, and check stored history then."""
+_LOOK_EVERY_S: Final = 0.3
+_WELL: Final = {"active", "standby"}
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -33,6 +40,8 @@ def run(parsed: argparse.Namespace) -> int:
     else:
         make_data(data)
         asyncio.run(_provision(place, place.bus_url, parsed))
+        if parsed.new_generation and not asyncio.run(tell_masters(place)):
+            return EXIT_FAILED
     return EXIT_OK
 
 
@@ -68,6 +77,32 @@ async def _provision(place: Here, url: str, parsed: argparse.Namespace) -> None:
         return
     done = await provision_bus(place.config, url, _nodes(place, parsed), _gateways(parsed), from_file=from_file)
     _tell(done, place.config.data / "keys", parsed)
+
+
+async def tell_masters(place: Here, *, within_s: float = LEAVES_WITHIN_S) -> bool:
+    """Say which masters that answer have not left safe mode; tell whether all have."""
+    waiting = await asyncio.gather(*(_stays(place, url, within_s) for url in place.masters))
+    for url, why in zip(place.masters, waiting, strict=True):
+        if why:
+            note(f"the master at {url} {why}")
+    return not any(waiting)
+
+
+async def _stays(place: Here, url: str, within_s: float) -> str:
+    """Return what a master says that does not decide or follow in time; empty if it does, or if none answers there."""
+    said: dict[str, Any] = {}
+    with suppress(TimeoutError):
+        async with asyncio.timeout(within_s):
+            while said.get("status") not in _WELL:
+                try:
+                    _, said = await fetch(place, "master", url, "/health")
+                except UnreachableError:
+                    return ""
+                await asyncio.sleep(_LOOK_EVERY_S)
+    if said.get("status") in _WELL:
+        return ""
+    doubt = str(said.get("doubt", ""))
+    return f"has not left safe mode: {doubt}" if doubt else "is still checking stored history"
 
 
 def _nodes(place: Here, parsed: argparse.Namespace) -> dict[str, str]:

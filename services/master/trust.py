@@ -8,15 +8,15 @@ from typing import Final
 
 import msgspec
 
-from adapters.log.begun import newest_begun
+from adapters.log.begun import generations, newest_begun
 from adapters.log.checkpoints import Kept, signed_by
-from adapters.log.generations import check_begun, safe_mode_left
+from adapters.log.generations import GAP, check_begun, safe_mode_left
 from adapters.log.history import check_witness, first_of_generation, last_commit, stored_commit
 from adapters.log.lost import standing
 from adapters.log.scan import Scanned, scan
 from adapters.log.tail import check_inputs
 from adapters.nats.api import StreamMissingError
-from domain.errors import BusError, HistoryError, HistoryGapError, LedgerBehindError
+from domain.errors import BusError, ChainBrokenError, HistoryError, HistoryGapError, LedgerBehindError
 from domain.events import Checkpoint, SafeModeEntered, codec
 from domain.events.base import tag_of
 from domain.events.commit import Commit
@@ -64,6 +64,9 @@ async def trusted_head(parts: Parts, note: Callable[[Generation], None]) -> Comm
     seen = (kept, fed, newest)
     await _check_renewed(parts, head, [each.generation for each in seen if each is not None])
     await _check_word(parts, head, [*signed, *vouched])
+    await _check_passed_over(
+        parts.streams.ledger, head, [each for each in (*seen, archived.newest) if each is not None]
+    )
     await check_inputs(parts.streams, head)
     if head is not None:
         rules_of(head)
@@ -141,7 +144,7 @@ async def _stated(parts: Parts) -> list[Kept]:
     bounds = await events.bounds()
     async for message in standing(events, max(0, bounds.first - 1), bounds.last):
         if message.subject.endswith(_CHECKPOINT):
-            with suppress(msgspec.DecodeError):
+            with suppress(msgspec.DecodeError, RecursionError):
                 fact = codec.decode_input(codec.decode_envelope(message.body).data)
                 if isinstance(fact, Checkpoint):
                     found.append(Kept(checkpoint=fact, source=events.name))
@@ -171,6 +174,24 @@ async def _check_word(parts: Parts, head: Commit | None, signed: Sequence[Kept])
     if head is not None and not any(kept.checkpoint.generation == head.generation for kept in signed):
         ledger = parts.streams.ledger
         await check_begun(ledger, await first_of_generation(ledger, head), parts.beginners)
+
+
+async def _check_passed_over(ledger: Stream, head: Commit | None, seen: Sequence[Witnessed]) -> None:
+    """Check that no master has begun a generation by itself in place of commits that were seen.
+
+    Lost facts alone let it, and a ledger loses nothing by a power cut: whatever else is lost is for the operator to pass over.
+    """
+    with suppress(ChainBrokenError):  # what stands before is no commit: nobody can say what it was
+        async for first, _ in generations(ledger, head):
+            left = safe_mode_left(first)
+            if left is None or not left.reason.startswith(GAP):
+                return
+            for each in seen:
+                if each.generation == left.old_generation and each.version > left.old_version:
+                    raise HistoryError(
+                        f"ledger: the master has begun generation {first.generation} by itself after version {left.old_version} "
+                        f"of generation {left.old_generation}, though version {each.version} was seen"
+                    )
 
 
 async def _fed(parts: Parts) -> Witnessed | None:

@@ -6,17 +6,19 @@ import msgspec
 import pytest
 
 from adapters.decisions import DecisionReader
+from adapters.headers import encode_headers
 from adapters.keys import Signer, new_nkey
 from adapters.log.checkpoints import sign
-from adapters.log.feed import ORDER, newest_signed
+from adapters.log.feed import ORDER, newest_signed, order_of
 from adapters.log.generations import safe_mode_left
 from adapters.log.renewal import later_than, newest_readable
 from adapters.log.scan import AGE_SLACK_NS, Ages
-from domain.events import Checkpoint, NodeHealthChanged, SettingChanged
+from domain.errors import HistoryError
+from domain.events import Checkpoint, NodeHealthChanged, SafeModeEntered, SettingChanged
 from domain.events.commit import Commit, decode_commit, encode_commit, seal
 from domain.ids import Generation, Incarnation, NodeId
 from domain.ports import Witnessed
-from domain.subjects import ledger_subject
+from domain.subjects import decision_subject, ledger_subject
 from services.master.loop import MasterLoop
 from services.master.observer import Observer
 from services.master.witnesses import Archived
@@ -372,5 +374,39 @@ def test_the_word_is_in_the_feed_once_the_master_has_left_safe_mode():
         reader, last = DecisionReader(CLUSTER, Signer(SEED).public), (await scene.feed.bounds()).last
         bodies = [message.body for seq in range(1, last + 1) if (message := await scene.feed.get(seq)) is not None]
         assert left in [signed.decision for body in bodies if (signed := reader.read(body)) is not None]
+
+    play(scenario)
+
+
+# ---- what somebody else has put elsewhere ------------------------------------------------------------------------------
+
+
+def test_a_header_of_more_digits_than_are_read_is_no_place_in_the_feed():
+    with pytest.raises(HistoryError, match="must be <generation>-<version>"):
+        order_of(encode_headers({ORDER: f"00010000-{'9' * 5000}.0"}))
+
+
+def test_what_stands_among_the_snapshots_and_is_none_ends_no_master():
+    async def scenario(scene: Scene) -> None:
+        await lived(scene)
+        many = "9" * 5000
+        await scene.snap.publish("lw.test.snap.1.0", b"x", headers={"Lw-Snapshot": f"{many} ab 0 1"})
+        loop = await restarted(scene)
+        assert loop.mode == "active"
+
+    play(scenario)
+
+
+def test_what_stands_in_the_feed_as_safe_mode_and_is_nested_too_deep_ends_no_master():
+    async def scenario(scene: Scene) -> None:
+        await lived(scene)
+        deep = b'{"data":' + b"[" * 50_000
+        await scene.feed.publish(decision_subject(CLUSTER, SafeModeEntered(reason="x")), deep)
+        scene.book.torn = True
+        loop = await restarted(scene)
+        assert loop.mode == "safe_mode"
+        await scene.renew("we looked")
+        await scene.beat("a", "b", seconds=3)
+        assert loop.mode == "active"
 
     play(scenario)

@@ -9,9 +9,10 @@ from adapters.keys import Signer
 from adapters.log.generations import GAP, safe_mode_left
 from domain.events import SettingChanged
 from domain.events.commit import decode_commit
+from domain.ports import Witnessed
 from services.master.loop import MasterLoop
 from tests.support.history import finished, held
-from tests.support.scene import SEED, Scene, play
+from tests.support.scene import SEED, Book, Scene, play
 
 
 async def lived(scene: Scene) -> int:
@@ -153,5 +154,31 @@ def test_a_hole_in_what_no_commit_has_folded_yet_is_safe_mode():
         loop = await restarted(scene)
         assert (loop.mode, f"message {last - 2}" in loop.doubt) == ("safe_mode", True), loop.doubt
         assert (await scene.ledger.bounds()).last == before
+
+    play(scenario)
+
+
+def test_a_master_that_has_seen_commits_is_not_led_out_of_its_doubt_by_another_that_begins_by_itself():
+    """A ledger is synced there too: what it has lost no power cut took, and that is for the operator to pass over."""
+
+    async def scenario(scene: Scene) -> None:
+        hi = await lived(scene)
+        seen, newest = Book(), (await scene.commits())[-1]
+        seen.kept = Witnessed(generation=newest.generation, version=newest.version + 200, digest="ab" * 16)
+        doubting = scene.master(seen)
+        await scene.beat("a", "b", seconds=3)
+        assert doubting.mode == "safe_mode"
+        scene.events.truncate(hi - 5)
+        scene.book = Book()
+        other = await restarted(scene)
+        assert other.mode == "active"
+        assert (doubting.mode, f"version {newest.version + 200} was seen" in doubting.doubt) == ("safe_mode", True)
+        await scene.stop()
+        again = scene.master(seen)
+        await scene.beat("a", "b", seconds=3)
+        assert again.mode == "safe_mode"
+        await scene.renew("we looked", "0009abcd")
+        await scene.beat("a", "b", seconds=5)
+        assert again.mode == "active"
 
     play(scenario)

@@ -139,6 +139,9 @@ async def test_facts_that_are_gone_too_young_to_be_dropped_are_a_difference(live
     young = await audited(streams, late, Part(), msgspec.structs.replace(limit, now_ns=103 * DAY_NS))
     assert "LW_EVENTS: message 1 must be there" in young.differences[0].detail
     assert young.differences[0].place == "events"
+    behind = await audited(streams, late, Part(), msgspec.structs.replace(limit, now_ns=DAY_NS))
+    assert "this machine's clock is behind" in behind.differences[0].detail
+    assert "clock" not in young.differences[0].detail
     old = await audited(streams, late, Part(), msgspec.structs.replace(limit, now_ns=108 * DAY_NS))
     assert old.clean
 

@@ -49,3 +49,17 @@ async def test_a_damaged_checkpoint_is_not_taken_for_none(tmp_path: Path, conten
         await FileWitnessBook(path).read()
     with pytest.raises(HistoryError, match="checkpoint"):
         await FileWitnessBook(path).write(seen(1))
+
+
+async def test_a_witness_that_may_not_be_read_is_a_doubt_and_is_put_aside_like_one_that_cannot_be(tmp_path: Path):
+    path = tmp_path / "checkpoint.json"
+    assert await FileWitnessBook(path).put_aside() == ""
+    path.mkdir()  # whoever tests may be root, who may read every file
+    book = FileWitnessBook(path)
+    with pytest.raises(HistoryError, match="cannot be read"):
+        await book.read()
+    assert await book.put_aside() == str(path.with_suffix(".unreadable"))
+    assert await book.read() is None
+    await book.write(seen(3))
+    assert await book.put_aside() == ""
+    assert await FileWitnessBook(path).read() == seen(3)
