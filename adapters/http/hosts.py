@@ -44,11 +44,14 @@ class Hosts:
         if stated is not None and not self.knows(host):  # every browser states one; a load balancer's HTTP/1.0 does not
             self._refuse("host_not_allowed", f"Host: {host[:253]!r} is no name that is answered to here", host)
         if not (self._pages or ANY in self._names):
-            self._check_page(headers)
+            self._check_page(headers, host)
 
     def knows(self, name: str) -> bool:
         """Tell whether `name`, a name or address without a port, is one that is answered to."""
-        if ANY in self._names or name in self._names or is_address(name):
+        return is_address(name) or self._is_stated(name)
+
+    def _is_stated(self, name: str) -> bool:
+        if ANY in self._names or name in self._names:
             return True
         above = name
         while above:
@@ -57,12 +60,16 @@ class Hosts:
             _, _, above = above.partition(".")
         return False
 
-    def _check_page(self, headers: Mapping[str, str]) -> None:
-        """Refuse what a page of a foreign name has a browser send: that it cannot read the answer is not enough."""
+    def _check_page(self, headers: Mapping[str, str], host: str) -> None:
+        """Refuse what a page of a foreign name has a browser send: that it cannot read the answer is not enough.
+
+        An address in Host is where we are; in Origin it is where the page came from, and anybody has one. So it counts only
+        if it is the one that was asked, is this machine's own, or is stated.
+        """
         origin = headers.get("Origin", "")
         if origin:
             page = name_of(origin.partition("://")[2])
-            if not self.knows(page):
+            if not page or not (page == host or is_loopback(page) or self._is_stated(page)):
                 self._refuse("origin_not_allowed", f"Origin: {origin[:253]!r} is a page of a foreign name", page)
         elif headers.get("Sec-Fetch-Site") == "cross-site" and headers.get("Sec-Fetch-Mode") != "navigate":
             self._refuse("origin_not_allowed", "Sec-Fetch-Site: cross-site: a page of a foreign name asks", "")
@@ -88,8 +95,17 @@ def named(name: str) -> str:
 
 def is_address(name: str) -> bool:
     """Tell whether `name` is an IP address."""
+    return _address(name) is not None
+
+
+def is_loopback(name: str) -> bool:
+    """Tell whether `name` is an address that leads to its own machine."""
+    address = _address(name)
+    return address is not None and address.is_loopback
+
+
+def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        ipaddress.ip_address(name)
+        return ipaddress.ip_address(name)
     except ValueError:
-        return False
-    return True
+        return None

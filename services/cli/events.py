@@ -51,7 +51,7 @@ async def _first_after(stream: Stream, bounds: Bounds, since: Moment) -> int:
         return bounds.last
     if since.number is not None:
         return max(since.number, bounds.first, 1) - 1
-    return max(bounds.first - 1, await last_until(stream, since.stamp_ns(now_ns()) - 1))
+    return max(bounds.first - 1, await last_until(stream, since.stamp_ns(bounds.now_ns or now_ns()) - 1))
 
 
 def row_of(message: StoredMessage) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""Moments on the command line, and what is so long ago: in a running cluster back from now, in a copy from its newest message."""
+"""Moments on the command line. What is so long ago counts back from the newest message of a copy, or from what time it is.
+
+That is told by the bus: it stamps what is stored, and this machine's clock need not agree with it.
+"""
 
 import argparse
 from collections.abc import Callable
@@ -45,8 +48,8 @@ def now_ns() -> int:
 
 
 async def end_of(streams: "Streams", *, copied: bool) -> int:
-    """Return from where what is so long ago counts back: now, or the newest stamp of a copy."""
+    """Return from where what is so long ago counts back: the bus' now, or the newest stamp of a copy."""
     if not copied:
-        return now_ns()
+        return (await streams.events.bounds()).now_ns or now_ns()
     newest = [await stream.last() for stream in (streams.events, streams.control, streams.ledger)]
     return max((message.stamp_ns for message in newest if message is not None), default=0)

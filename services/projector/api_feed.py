@@ -16,7 +16,7 @@ from aiohttp import ClientConnectionError, web
 from adapters.clickhouse.pages import BadQueryError
 from adapters.http.errors import ApiError
 from adapters.http.server import Call
-from adapters.log.public import Place
+from adapters.log.public import Place, parse_place
 from domain.errors import BusError
 from projections.feed import Wanted, fits, is_pattern
 from services.projector.live import Entry, Live
@@ -63,8 +63,7 @@ class LiveFeed:
 
     async def answer(self, call: Call, said: Parameters) -> web.StreamResponse:
         """Serve one client until it goes, is cut, or the bus fails."""
-        since = call.request.headers.get("Last-Event-ID", "") or said.pop("since", "")
-        said.pop("since", None)
+        last_id, since = call.request.headers.get("Last-Event-ID", ""), said.pop("since", "")
         wanted = take_wanted(said)
         none_left(said)
         if self.clients >= CLIENTS_MAX:
@@ -72,16 +71,18 @@ class LiveFeed:
         self.clients += 1
         try:
             async with AsyncExitStack() as stack:
-                place = await self._begin(since, stack)
+                place = await self._begin(last_id, since, stack)
                 return await self._serve(call, place, wanted)
         finally:
             self.clients -= 1
 
-    async def _begin(self, since: str, stack: AsyncExitStack) -> Place:
+    async def _begin(self, last_id: str, since: str, stack: AsyncExitStack) -> Place:
         try:
             async with asyncio.timeout(_START_S):
                 await stack.enter_async_context(self._live.joined())
-                return await place_of(self._desk.streams, self._desk.clock, since)
+                if (place := parse_place(last_id)) is not None:
+                    return place
+                return await place_of(self._desk.streams, self._desk.clock, last_id or since)
         except (BusError, TimeoutError) as error:
             raise ApiError("bus_away", str(error) or "the bus is silent", status=503, retry_after_s=2) from None
 

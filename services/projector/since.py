@@ -16,6 +16,7 @@ _SEQUENCE: Final = re.compile(rf"({'|'.join(PUBLIC)}):([0-9]{{1,18}})")
 _RULE: Final = (
     f"must be a place (the id of an event, 120-3-45), 0 for the oldest, a stream's sequence (LW_EVENTS:120), {RULE}"
 )
+_EITHER: Final = "a day must have an hour ({}T00:00:00Z); a place that reads as a day is taken from Last-Event-ID alone"
 
 
 class Since(msgspec.Struct, frozen=True):
@@ -38,6 +39,8 @@ def since_of(text: str) -> Since:
     if text == "0":
         return Since(place=Place())
     if (place := parse_place(text)) is not None:
+        if _is_moment(text):
+            raise BadQueryError("since", f"since: {text} may be a day or a place: {_EITHER.format(text)}")
         return Since(place=place)
     if found := _SEQUENCE.fullmatch(text):
         return Since(stream=found[1], seq=int(found[2]))
@@ -45,6 +48,14 @@ def since_of(text: str) -> Since:
         return Since(moment=moment_of(text))
     except BadMomentError:
         raise BadQueryError("since", f"since: {_RULE}, got {text[:80]!r}") from None
+
+
+def _is_moment(text: str) -> bool:
+    try:
+        moment_of(text)
+    except BadMomentError:
+        return False
+    return True
 
 
 async def place_of(streams: Mapping[str, Stream], clock: Clock, text: str) -> Place:

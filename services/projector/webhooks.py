@@ -24,6 +24,7 @@ from domain.ports import Clock, Stream
 from projections.feed import PublicEvent, Wanted, fits
 from services.config import WebhookConfig
 from services.projector.hook_book import HookBook, Standing
+from services.projector.now import BusTime
 from services.projector.parameters import Parameters, none_left
 from services.projector.since import place_of, since_of
 from services.projector.told import Told
@@ -73,12 +74,14 @@ class Hook:
         self.config = config
         _check_since(config)
         self._supply, self._clock, self._pace = supply, supply.clock, pace
+        self._time = BusTime(supply.streams, supply.clock)
         self._book = HookBook(data, config.name)
         self._key = key_of(secret_of(config))
         self._wanted = Wanted(
             kinds=config.events, subjects=config.subjects, owner=config.owner, helper=config.helper, model=config.model
         )
         self._standing = Standing(place=Place())
+        self._begun = False
         self._noted_us = self._clock.monotonic_us()
         self.state: State = "starting"
         self.posts: dict[Result, int] = {}
@@ -88,8 +91,8 @@ class Hook:
         self.missed = 0
         """Messages that were gone before they could be read."""
         self._attempts = self._failures = 0
-        self._waiting_ns = 0
-        """Stamp of the event that is being delivered; 0 for none."""
+        self._stored_us: int | None = None
+        """When the event that is being delivered was stored, by the monotonic clock; None if there is none."""
         self._failing_since_us = -1
         self._error = ""
         self._status = 0
@@ -117,7 +120,7 @@ class Hook:
 
     def oldest_s(self) -> float:
         """Return how long ago the event was stored that its endpoint does not take; 0 while nothing waits for it."""
-        return max(0.0, self._clock.wall_us() / _S - self._waiting_ns / 1e9) if self._waiting_ns else 0.0
+        return max(0, self._clock.monotonic_us() - self._stored_us) / _S if self._stored_us is not None else 0.0
 
     async def run(self) -> None:
         """Deliver until cancelled, or until the endpoint has failed for too long."""
@@ -137,7 +140,7 @@ class Hook:
         await asyncio.sleep(_BUS_PAUSE_S)
 
     async def _deliver_all(self, client: WebhookClient) -> None:
-        self._standing = self._book.read() or await self._begin()
+        await self._stand()
         self.state, self._error = "ok", ""
         coming = read_public(self._supply.streams, self._standing.place, silence_s=self._pace.note_s)
         async with aclosing(coming) as items:
@@ -158,20 +161,26 @@ class Hook:
                     case None:
                         self._note()
 
+    async def _stand(self) -> None:
+        """Know the place, and have it kept: an endpoint that has taken an event is not posted it again because of a full disk."""
+        if not self._begun:
+            self._standing = self._book.read() or await self._begin()
+            self._begun = True
+        self._note()  # of a new hook, too: it shall not begin elsewhere after a restart
+
     async def _begin(self) -> Standing:
-        """Return where a new hook begins, and keep it: it shall not begin elsewhere after a restart."""
+        """Return where a new hook begins."""
         since = self.config.since
         streams = self._supply.streams
         place = await place_of(streams, self._clock, since) if since else await newest(streams)
-        standing = Standing(place=place)
-        self._book.write(standing)
-        return standing
+        return Standing(place=place)
 
     async def _deliver(self, client: WebhookClient, came: Came, event: PublicEvent) -> bool:
         """Post `event` until it is taken; False once the endpoint has failed for too long, or wants no more."""
         message_id = event.id if _ID.fullmatch(event.id) else f"{came.stream}-{came.message.seq}"
         more = {"leaseway-place": str(came.place), "leaseway-subject": _ODD.sub("?", event.subject)}
-        self._waiting_ns = came.message.stamp_ns
+        age_us = (await self._time.now_ns() - came.message.stamp_ns) // 1000
+        self._stored_us = self._clock.monotonic_us() - age_us
         for attempt in range(1 << 30):
             self._attempts += 1
             self.retries += attempt > 0
@@ -209,7 +218,7 @@ class Hook:
     def _recover(self) -> None:
         if self._failing_since_us >= 0:
             _LOG.info("webhook_recovered", extra={"hook": self.config.name, "after_s": self._failing_us() // _S})
-        self._failing_since_us, self._waiting_ns = -1, 0
+        self._failing_since_us, self._stored_us = -1, None
         self.state, self._error = "ok", ""
 
     def _disable(self) -> None:

@@ -131,6 +131,17 @@ async def test_a_reader_gets_what_it_filters_for(
         assert kinds(await reader.take(len(told))) == told
 
 
+async def test_a_day_without_its_hour_is_no_place_to_begin_at_and_an_id_that_reads_as_one_is(feed: FeedServer) -> None:
+    async with feed.session.get(feed.url, params={"since": "2026-11-30"}) as answer:
+        said = await answer.json()
+    assert (answer.status, said["error"]["code"]) == (400, "bad_query")
+    assert "2026-11-30T00:00:00Z" in said["error"]["message"]
+    assert "Last-Event-ID" in said["error"]["message"]
+    async with feed.reading(last_id="2026-11-30") as reader:
+        missed = [json.loads((await reader.next()).data)["after"] for _ in range(3)]
+    assert missed == [2026, 11, 30]
+
+
 async def test_silence_is_broken_by_comments_that_move_the_place(feed: FeedServer, public: Public) -> None:
     async with feed.reading(kind="safe_mode.*") as reader:
         await public.tell(finished(1))

@@ -255,7 +255,7 @@ async def test_a_fault_with_one_hook_s_event_stops_no_other_hook_and_is_told(
     await asyncio.wait({task})
 
 
-@pytest.mark.parametrize("since", ["yesterday", "1-2", "LW_LEDGER:1", "2026-13-05"])
+@pytest.mark.parametrize("since", ["yesterday", "1-2", "LW_LEDGER:1", "2026-13-05", "2026-11-30"])
 def test_a_hook_that_says_no_place_to_begin_at_is_refused_at_the_start(
     public: Public, tmp_path: Path, since: str
 ) -> None:

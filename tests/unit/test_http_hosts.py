@@ -93,6 +93,28 @@ def test_an_operators_server_is_for_no_page_of_a_foreign_name(origin: str) -> No
     assert refused(of_operators(Config()), Host="127.0.0.1", Origin=origin) == "origin_not_allowed"
 
 
+@pytest.mark.parametrize(
+    "address", ["203.0.113.5", "192.168.1.66", "[2001:db8::5]:80", "[::ffff:203.0.113.5]", "0.0.0.0"]
+)
+def test_a_page_at_somebody_s_address_is_no_page_of_ours_unless_that_is_where_it_asks_or_is_stated(
+    address: str,
+) -> None:
+    hosts = of_operators(Config())
+    page = f"http://{address}"
+    assert refused(hosts, Host="127.0.0.1:8200", Origin=page) == "origin_not_allowed"
+    assert refused(hosts, Host="localhost", Origin=page) == "origin_not_allowed"
+    assert refused(hosts, Host=address, Origin=page) == ""
+    stated = of_operators(Config(http=HttpConfig(allowed_hosts=name_of(address))))
+    assert refused(stated, Host="127.0.0.1:8200", Origin=page) == ""
+
+
+def test_a_page_of_this_machine_is_one_of_ours_by_whichever_address_and_one_without_an_origin_is_not() -> None:
+    hosts = of_operators(Config())
+    for page in ("http://127.0.0.1:3000", "http://127.8.8.8", "http://[::1]:3000"):
+        assert refused(hosts, Host="localhost:8200", Origin=page) == ""
+    assert refused(hosts, Origin="null") == "origin_not_allowed"
+
+
 def test_a_page_of_ours_and_a_link_are_answered_and_a_foreign_page_s_picture_is_not() -> None:
     hosts = of_operators(Config(http=HttpConfig(allowed_hosts="console.lan")))
     assert refused(hosts, Host="127.0.0.1:8200", Origin="http://localhost:3000") == ""
