@@ -118,6 +118,7 @@ async def test_the_command_says_the_same_of_a_moment_that_only_clickhouse_reache
     commits = await scene.cluster.commits()
     ledger = (await scene.cluster.streams()).ledger
     moments = [str(version) for version in range(2, len(commits) // 2, 2)]
+    moments.append(str(len(commits) - 1))  # which the bus keeps, and not what its state is folded from
     for version in (3, 5):
         message = await ledger.get(version)
         assert message is not None
