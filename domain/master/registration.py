@@ -2,7 +2,7 @@
 
 from bisect import insort
 
-from domain.events import NodeSnapshot, OpenRequest, Registered
+from domain.events import ModelInfo, NodeSnapshot, OpenRequest, Registered
 from domain.ids import Incarnation, LinkId, ModelId, NodeId, RequestId
 from domain.master import rooms, slots, traffic
 from domain.master.queue import EngineJob, HeldJob, Queue
@@ -79,19 +79,27 @@ def registered(state: State, name: NodeId, fact: Registered) -> None:
     """Take what the node says of itself.
 
     The same process may say it again, where an engine that came up has another context window: it has idled and failed as
-    before, and what its runtimes do goes on.
+    before, and what its runtimes do goes on. What was measured stays too, unless another model bears the name now.
     """
     node = state.nodes[name]
     node.url = fact.url
     node.depth = fact.depth
     _forget_models(state, name, node, {model.id for model in fact.models})
+    for model in fact.models:
+        if model.id in node.models and _served_as(node.models[model.id]) != _served_as(model):
+            state.fits.pop(owner_key(name, model.id), None)
     node.models = {model.id: model for model in fact.models}
     rooms.furnish(node)
-    for model in sorted(node.models):
-        state.refit[owner_key(name, model)] = ""
-        if owner_key(name, model) in state.breakers:
-            state.failing[owner_key(name, model)] = ""
+    for key in [owner_key(name, model) for model in sorted(node.models)]:
+        state.refit[key] = ""
+        if key in state.breakers:
+            state.failing[key] = ""
     touch_node(state, name, "health")
+
+
+def _served_as(model: ModelInfo) -> tuple[str, str, str]:
+    """Return what is served under a model's name, as far as its node states it: it is this that was measured."""
+    return model.engine, model.local_id, model.hash
 
 
 def _forget_models(state: State, name: NodeId, node: Node, served: set[ModelId]) -> None:

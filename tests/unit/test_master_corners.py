@@ -410,6 +410,29 @@ def test_only_a_new_process_begins_without_failures(says, restarts):
     assert (verdict(decisions).code == "quarantined") != restarts
 
 
+# ---- another model under the same name -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize(
+    ("change", "stays"),
+    [({"hash": "b" * 64}, 0), ({"local_id": "other"}, 0), ({"engine": "other"}, 0), ({"context": 4096}, 5), ({}, 5)],
+    ids=str,
+)
+def test_what_was_measured_of_a_model_is_no_price_of_another_one_under_its_name(change, stays, restarts):
+    story = Story()
+    for i in range(5):
+        story.recorder.state("b", finished(f"req_b{i}", service_us=900_000))
+    story.recorder.state("b", Loaded(model=M, load_us=TEN_S, cause="own"))
+    assert verdict(story.burst(30)).samples == 5
+    if restarts:
+        story.recorder.restart("b")
+    info = ModelInfo(**{"id": M, "local_id": "m", "context": 8192, **change})
+    story.recorder.state("b", Registered(url="http://h", models=(info,), version="1", depth=2))
+    assert verdict(story.look()).samples == stays
+    assert bool(story.master.state.fits.get("b/m")) == bool(stays)
+
+
 # ---- loads -----------------------------------------------------------------------------------------------------------
 
 
