@@ -67,6 +67,8 @@ class Bundle:
 
     def __init__(self, path: Path, header: Header) -> None:
         self.path, self.header = path, header
+        self._packed: zipfile.ZipFile | None = None
+        """Opened once: its directory names every piece, and reading that for each of them would take longer than the pieces."""
         self.sound: set[str] = set()
         """Members that were read, and hold what the manifest says: their messages, in order, byte for byte."""
         control, events, ledger = (self._stream(name) for name in STREAMS)
@@ -81,8 +83,8 @@ class Bundle:
     def content(self, member: Member) -> bytes:
         """Return a member's bytes, as much of them as can be read, and none if it is too large."""
         try:
-            with zipfile.ZipFile(self.path) as packed:
-                return _unpacked(packed, member.name)
+            self._packed = self._packed or zipfile.ZipFile(self.path)
+            return _unpacked(self._packed, member.name)
         except _BROKEN:
             return b""
 

@@ -12,7 +12,7 @@ from adapters.log.chains import ProducerChains
 from adapters.log.generations import GENERATION_CHARS_MAX, safe_mode_left
 from adapters.log.reader import Reader
 from domain.errors import ChainBrokenError, HistoryError, HistoryGapError, LedgerBehindError
-from domain.events.commit import Commit, decode_commit, is_read_whole, is_sealed
+from domain.events.commit import Commit, decode_commit, encode_commit, is_read_whole, is_sealed
 from domain.ids import Generation
 from domain.master.step import Position, Range, after, check_chain, is_genesis
 from domain.policies import CURRENT, KNOWN, Policy, rules_of
@@ -45,6 +45,8 @@ class Cursor:
         self._stream, self._at, self._endless = stream, after, endless
         self._batches: AsyncGenerator[Sequence[StoredMessage], None] | None = None
         self._ahead: list[StoredMessage] = []
+        self._begin = 0
+        """How many of them were taken: a batch holds what many commits name, and is not moved for each."""
 
     async def take(self, high: int) -> list[StoredMessage]:
         """Return the messages from where the last call ended up to `high`.
@@ -52,7 +54,7 @@ class Cursor:
         Raises:
             HistoryGapError: the stream does not hold them all.
         """
-        while (have := self._at + len(self._ahead)) < high:
+        while (have := self._at + len(self._ahead) - self._begin) < high:
             if self._batches is None or self._endless:
                 last = await self._end(high)
                 self._batches = self._batches or self._open(have, last)
@@ -60,10 +62,14 @@ class Cursor:
             if batch is None:  # all that stood there when it was opened is read; the stream has grown since
                 self._batches = None
             else:
+                del self._ahead[: self._begin]
+                self._begin = 0
                 self._ahead += batch
-        count = high - self._at
-        taken, self._ahead = self._ahead[:count], self._ahead[count:]
-        self._at = high
+        end = self._begin + high - self._at
+        taken = self._ahead[self._begin : end]
+        self._at, self._begin = high, end
+        if end == len(self._ahead):
+            self._ahead, self._begin = [], 0
         return taken
 
     async def _end(self, high: int) -> int:
@@ -283,8 +289,10 @@ def stored_commit(message: StoredMessage) -> Commit:
     return stored
 
 
-def check_frame(message: StoredMessage, stored: Commit, subject: str) -> None:
+def check_frame(message: StoredMessage, stored: Commit, subject: str) -> bytes:
     """Check what a commit's digest does not cover: the ledger's `subject`, its headers, and that its bytes say nothing else.
+
+    Return the bytes as which we write it: those of the message, but where a version wrote them that knew fewer fields.
 
     Raises:
         ChainBrokenError: they are not those with which it was appended.
@@ -293,12 +301,14 @@ def check_frame(message: StoredMessage, stored: Commit, subject: str) -> None:
         raise ChainBrokenError(
             f"ledger message {message.seq}: stands under subject {message.subject!r}, not {subject!r}"
         )
-    if not is_read_whole(stored, message.body):
+    encoded = encode_commit(stored)
+    if encoded != message.body and not is_read_whole(stored, message.body):
         raise ChainBrokenError(f"commit {stored.version}: its bytes are not those of what can be read from them")
-    name = f"{stored.version}-{stored.digest}"
-    headers = encode_headers(None, message_id=name, expected_last=stored.version - 1)
-    if message.headers not in {b"", headers}:
-        raise ChainBrokenError(f"ledger message {message.seq}: its headers are not those of commit {name}")
+    if message.headers:
+        name = f"{stored.version}-{stored.digest}"
+        if message.headers != encode_headers(None, message_id=name, expected_last=stored.version - 1):
+            raise ChainBrokenError(f"ledger message {message.seq}: its headers are not those of commit {name}")
+    return encoded
 
 
 async def last_commit(ledger: Stream) -> Commit | None:

@@ -175,8 +175,8 @@ async def _replay_all(
             async for batch in commits:
                 for message in batch:
                     stored = stored_commit(message)
-                    check_frame(message, stored, subject)
-                    await _replay_one(history, stored, message.body, cursors, report)
+                    encoded = check_frame(message, stored, subject)
+                    await _replay_one(history, stored, message.body, encoded, cursors, report)
                     report.count(stored, message.stamp_ns)
                     signed(stored)
                 if progress is not None:
@@ -185,7 +185,9 @@ async def _replay_all(
         await cursors.close()
 
 
-async def _replay_one(history: History, stored: Commit, body: bytes, cursors: Cursors, report: Report) -> None:
+async def _replay_one(
+    history: History, stored: Commit, body: bytes, encoded: bytes, cursors: Cursors, report: Report
+) -> None:
     if await history.began_anew(stored, body, cursors):
         report.generations.append(stored.generation)
         return
@@ -193,7 +195,7 @@ async def _replay_one(history: History, stored: Commit, body: bytes, cursors: Cu
     span = await history.fold(stored, cursors)
     if not is_sealed(stored, span.messages(), body):
         raise HistoryError(f"commit {stored.version}: its digest does not match: {_suspects(stored, span)}")
-    history.rules.replay(history.state, history.position, stored, span, sealed=True)
+    history.rules.replay(history.state, history.position, stored, span, sealed=True, encoded=encoded)
     history.position = after(stored)
 
 

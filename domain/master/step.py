@@ -21,7 +21,7 @@ from domain.master.state import POLICY, State, encode_state
 from domain.ports import StoredMessage
 
 
-class Position(msgspec.Struct, frozen=True):
+class Position(msgspec.Struct, frozen=True, gc=False):
     """The end of the ledger: what the next commit continues."""
 
     generation: Generation
@@ -173,10 +173,13 @@ def is_genesis(position: Position, stored: Commit, body: bytes) -> bool:
     )
 
 
-def replay(state: State, position: Position, stored: Commit, span: Range, *, sealed: bool = False) -> Commit:
+def replay(
+    state: State, position: Position, stored: Commit, span: Range, *, sealed: bool = False, encoded: bytes = b""
+) -> Commit:
     """Decide again what `stored` decided, from the inputs of its range (already folded), and return the commit that results.
 
-    `sealed`: the caller has checked the stored digest against the same inputs, so that it need not be made again.
+    `sealed`: the caller has checked the stored digest against the same inputs, so that it need not be made again. `encoded`: what
+    `encode_commit` gives of `stored`, where the caller has it.
 
     Raises:
         ReplayDiffersError: other bytes result.
@@ -186,7 +189,7 @@ def replay(state: State, position: Position, stored: Commit, span: Range, *, sea
     decided = decide(state, Head(stored.generation, stored.version), stored.n)
     with_state = bool(stored.state)
     again = commit(state, position, span, decided, with_state=with_state, digest=stored.digest if sealed else "")
-    if encode_commit(again) != encode_commit(stored):
+    if encode_commit(again) != (encoded or encode_commit(stored)):
         place, mine, theirs = first_difference(again, stored)
         text = f"commit {stored.version}: {place}: decided {mine}, stored {theirs}"
         raise ReplayDiffersError(text, stored=theirs, decided=mine)

@@ -32,7 +32,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     follow: Callable[[Any, Commit], None]
     """(state, commit): apply its decisions."""
     replay: Callable[..., Any]
-    """(state, position, commit, span, sealed=): decide again, raise ReplayDiffersError if other bytes result."""
+    """(state, position, commit, span, sealed=, encoded=): decide again, raise ReplayDiffersError if other bytes result."""
     migrations: Mapping[str, Callable[[bytes], bytes]] = {}
     """Name of an older policy -> how its encoded state becomes one of this policy, where that is more than reading it."""
 

@@ -68,6 +68,17 @@ def reader() -> Reader:
     return Reader(CLUSTER, SECRET)
 
 
+async def test_a_copy_that_is_replaced_while_it_is_read_is_read_on_as_it_was(exported: Path):
+    copy, whole = bundle.load(exported), bundle.load(exported)
+    first, *later = copy.header.members
+    expected = [whole.content(member) for member in later]
+    assert copy.content(first)
+    other = exported.with_name("other.zip")
+    other.write_bytes(b"of somebody who exports anew under the same name")
+    other.replace(exported)
+    assert [copy.content(member) for member in later] == expected
+
+
 async def test_a_copy_verifies_and_says_how_much_it_holds(exported: Path):
     copy = bundle.load(exported)
     report = await verify(copy.streams, reader())
