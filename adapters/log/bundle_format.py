@@ -63,7 +63,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
         return {name: held.count for name, held in self.streams.items()}
 
 
-class Line(msgspec.Struct, frozen=True, omit_defaults=True):
+class Line(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One message."""
 
     seq: int

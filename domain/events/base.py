@@ -3,7 +3,7 @@
 import msgspec
 
 
-class EventBody(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", omit_defaults=False):
+class EventBody(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag_field="event", omit_defaults=False):
     """The `data` of one event. The tag is `<family>.<event>`, as in its subject; it is also the envelope's `type`."""
 
 

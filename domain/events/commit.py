@@ -17,7 +17,7 @@ _KEPT_CHARS_MAX = 512
 """A longer subject is none of ours, and is not remembered."""
 
 
-class Commit(msgspec.Struct, frozen=True, kw_only=True):
+class Commit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Version `version` of the ledger. Its sequence in LW_LEDGER is its version."""
 
     version: int

@@ -107,7 +107,7 @@ class BreakerChanged(EventBody, frozen=True, kw_only=True, tag="breaker.changed"
     """While it is open nothing is leased there, probes included."""
 
 
-class Verdict(msgspec.Struct, frozen=True, array_like=True):
+class Verdict(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What the plan found for one candidate helper. Compact, since it stands in each commit: code and numbers."""
 
     helper: NodeId

@@ -5,7 +5,7 @@ import msgspec
 from domain.ids import Incarnation, NodeId
 
 
-class Basis(msgspec.Struct, frozen=True, array_like=True):
+class Basis(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A fact named by its producer's incarnation and its place there."""
 
     node: NodeId
