@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 
 from adapters.log.checkpoints import Kept, fingerprint
-from adapters.log.generations import GAP, Beginners, safe_mode_left
+from adapters.log.generations import Beginners, safe_mode_left
 from adapters.log.history import first_of_generation, last_commit, stored_commit
 from adapters.log.report import Difference, Report
 from domain.errors import ChainBrokenError, HistoryError, HistoryGapError
@@ -28,7 +28,7 @@ async def check_generations(
                 continue
             complaint = who.complaint(first, body)
             if not complaint:
-                by = "the master itself, after lost facts" if left.reason.startswith(GAP) else "the operator"
+                by = "the operator" if left.public == who.operator else "the master itself, after lost facts"
                 report.begun[first.generation] = f"{by}: {left.reason} (signed by {fingerprint(left.public)})"
             elif not who.operator or any(kept.checkpoint.generation == first.generation for kept in believed):
                 report.unchecked.append(f"who began a generation: {complaint}")

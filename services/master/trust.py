@@ -10,7 +10,7 @@ import msgspec
 
 from adapters.log.begun import generations, newest_begun
 from adapters.log.checkpoints import Kept, signed_by
-from adapters.log.generations import GAP, check_begun, safe_mode_left
+from adapters.log.generations import check_begun, safe_mode_left
 from adapters.log.history import check_witness, first_of_generation, last_commit, stored_commit
 from adapters.log.lost import standing
 from adapters.log.scan import Scanned, scan
@@ -64,9 +64,8 @@ async def trusted_head(parts: Parts, note: Callable[[Generation], None]) -> Comm
     seen = (kept, fed, newest)
     await _check_renewed(parts, head, [each.generation for each in seen if each is not None])
     await _check_word(parts, head, [*signed, *vouched])
-    await _check_passed_over(
-        parts.streams.ledger, head, [each for each in (*seen, archived.newest) if each is not None]
-    )
+    newer = [each for each in (*seen, archived.newest) if each is not None]
+    await _check_passed_over(parts.streams.ledger, head, newer, parts.signer.public)
     await check_inputs(parts.streams, head)
     if head is not None:
         rules_of(head)
@@ -176,15 +175,16 @@ async def _check_word(parts: Parts, head: Commit | None, signed: Sequence[Kept])
         await check_begun(ledger, await first_of_generation(ledger, head), parts.beginners)
 
 
-async def _check_passed_over(ledger: Stream, head: Commit | None, seen: Sequence[Witnessed]) -> None:
+async def _check_passed_over(ledger: Stream, head: Commit | None, seen: Sequence[Witnessed], public: str) -> None:
     """Check that no master has begun a generation by itself in place of commits that were seen.
 
     Lost facts alone let it, and a ledger loses nothing by a power cut: whatever else is lost is for the operator to pass over.
+    `public`: the master's key.
     """
     with suppress(ChainBrokenError):  # what stands before is no commit: nobody can say what it was
         async for first, _ in generations(ledger, head):
             left = safe_mode_left(first)
-            if left is None or not left.reason.startswith(GAP):
+            if left is None or left.public != public:
                 return
             for each in seen:
                 if each.generation == left.old_generation and each.version > left.old_version:

@@ -177,7 +177,7 @@ def test_a_master_that_has_seen_commits_is_not_led_out_of_its_doubt_by_another_t
         again = scene.master(seen)
         await scene.beat("a", "b", seconds=3)
         assert again.mode == "safe_mode"
-        await scene.renew("we looked", "0009abcd")
+        await scene.renew(f"{GAP}we looked", "0009abcd")  # by the operator's key, whatever the words are
         await scene.beat("a", "b", seconds=5)
         assert again.mode == "active"
 

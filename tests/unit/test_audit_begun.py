@@ -109,6 +109,14 @@ async def test_one_that_the_master_began_by_itself_after_lost_facts_is_told_as_s
     assert (code, "the master itself, after lost facts" in told) == (0, True), told
 
 
+async def test_who_began_one_is_told_by_the_key_and_not_by_the_words_of_the_reason(
+    lived: Lived, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    path = await copied(lived, tmp_path / "copy.zip", {f"{GAP}we looked": OPERATOR})
+    code, told = await verified(path, capsys)
+    assert (code, f"the operator: {GAP}we looked" in told) == (0, True), told
+
+
 async def test_an_older_one_is_looked_at_where_older_generations_are_verified(
     lived: Lived, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

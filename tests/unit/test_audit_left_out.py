@@ -246,3 +246,17 @@ async def test_a_feed_that_cannot_be_compared_with_a_torn_older_generation_is_sa
     await check_feed(Source(kind="stream", cluster=CLUSTER, key=str(key)), place, report, ranged=False)
     assert report.clean
     assert "the feed: ledger message 50: not a commit" in report.unchecked[-1]
+
+
+class Emptied(CopiedStream):
+    """A stream of which all messages are gone: purged, or dropped for their age."""
+
+    async def bounds(self) -> Bounds:
+        return Bounds(first=6, last=5, created_ns=0)
+
+
+async def test_a_ledger_that_is_empty_and_has_not_always_been_is_a_difference(lived: Lived, audited):
+    """Nothing else may be there to speak against it: no checkpoint, no archive."""
+    streams = Streams(lived.streams.events, lived.streams.control, Emptied("LW_LEDGER", []))
+    report = await audited(streams, stored({}), Part())
+    assert "ends at version 0, though message 5 has stood there" in report.differences[0].detail
