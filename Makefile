@@ -10,9 +10,10 @@ help: ## Say what each target does
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 $(VENV)/.installed: pyproject.toml .ci/constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) --editable ".[embedded,engine,tracing]" --group dev
+	@echo "making $(VENV) with all tools: two or three minutes without a word"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	@$(BIN)/python -m pip install --quiet $(CONSTRAINTS) --editable ".[embedded,engine,tracing]" --group dev
 	@touch $@
 
 # the demo needs neither test tools nor linters; its model (98 MB, Apache-2.0) is inside a package
