@@ -184,6 +184,11 @@ def test_each_server_s_file_is_one_that_nats_server_takes(laid_out: Path, tmp_pa
     assert "sync_interval: always" in text
 
 
+def test_the_log_of_the_bus_takes_no_more_than_so_much_of_the_disk():
+    for number in (1, 2, 3):
+        assert SERVICES[f"nats-{number}"]["logging"]["options"] == {"max-size": "16m", "max-file": "5"}
+
+
 def test_the_bus_image_is_new_enough():
     example = (COMPOSE / ".env.example").read_text()
     found = re.search(r"nats:(\d+)\.(\d+)\.(\d+)-alpine", example)
