@@ -149,7 +149,7 @@ async def its_lease_and_commit_are_explained(running: Cluster, story: dict[str, 
     commit = await why(running, str(lease["version"]))
     text_of(commit)
     assert lease["lease"] in {turn["lease"] for turn in commit["leases"]}
-    assert sum(commit["inputs"].values()) == commit["hi"] - commit["lo"]
+    assert sum(commit["inputs"].values()) == commit["hi"] - commit["lo"] + commit["chi"] - commit["clo"]
     assert (await cli(running, "why", "nonsense")).code == 2
     for what, said in (
         (f"nope/{running.nodes[OWNER].model}", f"no node nope ever registered (known: {HELPER}, {TINY}, {OWNER})"),
