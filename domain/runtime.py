@@ -314,6 +314,10 @@ class ModelRuntime(Machines):
         self.desk.hand_back_unstarted("draining", out)
         return self.settle(now_us, out)
 
+    def has(self, request: RequestId) -> bool:
+        """Tell whether a request, own or borrowed, is here and has not ended."""
+        return request in self.owner or request in self.desk
+
     @property
     def idle(self) -> bool:
         """Whether no request is here, own or borrowed: the end of a drain."""

@@ -46,6 +46,9 @@ class HelperDesk:
     def __len__(self) -> int:
         return len(self._waiting) + len(self._running)
 
+    def __contains__(self, request: RequestId) -> bool:
+        return request in self._waiting or request in self._running
+
     @property
     def waiting(self) -> int:
         """How many accepted requests have not started."""
@@ -69,7 +72,7 @@ class HelperDesk:
         engine_down, restoring, load_needed, load_failed); empty if it is.
         """
         request = offer.request
-        if request in self._waiting or request in self._running or self.accepted.has(offer):
+        if request in self or self.accepted.has(offer):
             # A copy of a lend that is or was here: no fact, for a fact would close the true one's slot.
             out.append(RefuseBorrow(request=request, status=409, code="offload_duplicate"))
         elif not offer.lease_live or offer.remaining_us <= 0:

@@ -88,10 +88,6 @@ class Desk:
             return
         try:
             await self._accepted(call, head, served, ticket, client)
-        except BaseException:
-            # its owner has left, or we have made a mistake: nobody waits for it any more, so it must not keep its place
-            served.serving.borrower_gone(head.request)
-            raise
         finally:
             served.serving.close(head.request)
 

@@ -104,11 +104,6 @@ class Ingress:
             client.keep_alive()
         try:
             await self._follow(served, ticket, work, new, client)
-        except BaseException:
-            # its client has left, or we have made a mistake: nobody waits for it any more, so it must not keep its place. The
-            # machines know already if it was in the engine; saying it twice changes nothing
-            served.serving.client_gone(call.id)
-            raise
         finally:
             served.sizes.forget(call.id)
             served.serving.close(call.id)

@@ -79,7 +79,7 @@ class ModelServing:
     # -- own requests
 
     def submit(self, new: NewRequest) -> Ticket:
-        """Take a client's request; its actions come to the ticket. `close` it when its handler ends."""
+        """Take a client's request; its actions come to the ticket. `close` it when its handler ends, however it does."""
         ticket = self._tickets[new.request] = Ticket(new.request, arrived_us=self._now())
         self.do(self._runtime.submit(new, self._now()))
         return ticket
@@ -97,7 +97,14 @@ class ModelServing:
         self.do(self._runtime.engine_finished(request, result, self._now()))
 
     def close(self, request: RequestId) -> None:
-        """Forget the handler of `request`: it has ended."""
+        """Forget the handler of `request`: it has ended. What the machines still have of it goes, since nobody waits for it."""
+        ticket = self._tickets.get(request)
+        if ticket is not None and self._runtime.has(request):
+            self.client_gone(request)
+            self.borrower_gone(request)
+            if ticket.is_dispatched:
+                # it has its place in the engine, and its handler ended in the moment before it would have filled it
+                self.engine_finished(request, EngineResult(status=0, complete=False))
         self._tickets.pop(request, None)
         if self._runtime.idle and not self._tickets:
             self._emptied.set()
@@ -141,7 +148,7 @@ class ModelServing:
     def borrow(self, offer: BorrowOffer) -> tuple[Ticket, Action]:
         """Take or refuse a lend; return its ticket and the first action: AcceptBorrow or RefuseBorrow.
 
-        `close` an accepted one when its handler ends.
+        `close` an accepted one when its handler ends, however it does.
         """
         # an id names one mailbox among all models of the runtime: what is meant for one request must not reach another
         if self._ticket(offer.request) is not None:

@@ -5,7 +5,7 @@ from collections import deque
 from types import TracebackType
 from typing import Self
 
-from domain.actions import Action, Refuse
+from domain.actions import Action, Dispatch, Refuse
 from domain.ids import LinkId, RequestId
 
 
@@ -53,6 +53,11 @@ class Ticket:
     def take(self) -> Action:
         """Return the action that is there already."""
         return self._actions.popleft()
+
+    @property
+    def is_dispatched(self) -> bool:
+        """Tell whether the request is to be given to the engine, and its handler has not taken that word yet."""
+        return any(isinstance(action, Dispatch) for action in self._actions)
 
     @property
     def is_refused(self) -> bool:
