@@ -30,7 +30,7 @@ async def _status(place: Here, out: Output) -> int:
     else:  # elsewhere a monitor listens at its own machine's loopback only
         asked += [_greeting(url.strip()) for url in place.bus_url.split(",")]
     rows = await asyncio.gather(*asked)
-    if not any(row["well"] for row in rows):
+    if all(row["state"] == "silent" for row in rows):
         raise UnreachableError(
             f"nothing answers, neither master {at.master} nor nats-server {at.nats}; {place.start_hint()}"
         )
