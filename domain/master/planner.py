@@ -39,7 +39,7 @@ class Plan(msgspec.Struct):
     work: int
     """Mean work of what is held."""
     owner_job_us: int
-    """What that costs the owner; 0 if it has no price."""
+    """How long that takes at the owner, beside whatever its engine works on at the same time; 0 if it has no price."""
 
 
 def plan(state: State, key: str, trigger: str) -> Plan:
@@ -55,11 +55,12 @@ def plan(state: State, key: str, trigger: str) -> Plan:
     price = fits.compared(measured, None, rules)
     blocked = _owner_blocked(state, name, node, queue)
     drain_us = lent_us = job_us = -1
+    whole_us = 0
     end_us: int | None = None
     if price is not None and queue.held:
         at_once = pricing.served_at_once(state, node, info)
         owner = _owner_machine(state, key, info, price, size, rules.window_us, at_once)
-        job_us = owner[1]
+        job_us, whole_us = owner[1], owner[1] * at_once
         drain_us = owner[0] + job_us * len(queue.held)
         if not blocked:
             for candidate in found:
@@ -77,7 +78,7 @@ def plan(state: State, key: str, trigger: str) -> Plan:
         candidates.claim([candidate for candidate in found if candidate.slots])
     for candidate in found:
         candidate.blocked(blocked)
-    return _result((name, model), trigger, queue, found, (drain_us, lent_us, job_us, size))
+    return _result((name, model), trigger, queue, found, (drain_us, lent_us, job_us, size), whole_us)
 
 
 def _works(queue: Queue) -> Iterator[int]:
@@ -191,6 +192,7 @@ def _result(
     queue: Queue,
     found: list[Candidate],
     figures: tuple[int, int, int, int],
+    whole_us: int,
 ) -> Plan:
     node, model = named
     ranked = sorted(found, key=_rank)
@@ -218,7 +220,7 @@ def _result(
         {c.way.added.link: c for c in found if c.slots},
         {c.way.added.link: c for c in found if not c.slots},
         work=size if job_us > 0 else 0,
-        owner_job_us=max(0, job_us),
+        owner_job_us=whole_us,
     )
 
 

@@ -235,6 +235,8 @@ def test_an_engine_of_more_slots_than_the_depth_is_priced_by_the_depth_on_both_s
     seen = verdict(decisions)
     assert seen.job_us == pytest.approx(TEN_S, abs=1)  # a whole job's time, by which its owner waits
     assert (seen.quota, seen.slots) == (6, 2)  # of ten; the owner's engine has two more for ten seconds
+    told = story.master.state.leases[ON.link].event
+    assert (told.owner_job_us, told.job_us) == pytest.approx((TEN_S, TEN_S), abs=2)  # one job takes as long at either
 
 
 def test_a_helper_of_two_slots_is_ready_when_both_of_its_jobs_are_through():
