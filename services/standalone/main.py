@@ -171,10 +171,8 @@ class Standalone:
             delay_s = min(delay_s * 2, BACKOFF_MAX_S)
             try:
                 await self._start_one(child)
-            except (
-                LeasewayError,
-                OSError,
-            ) as error:  # a machine that has no room or no process for it now may have it later
+            except (LeasewayError, OSError) as error:
+                # a machine that has no room or no process for it now may have it later
                 _LOG.error("child_not_ready", extra={"child": child.name, "why": str(error)})
 
 
