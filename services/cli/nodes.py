@@ -12,7 +12,7 @@ from services.lifecycle import EXIT_OK
 
 # what `leaseway status` or --json has as well is left out: with it the table is wider than a terminal of 80 columns
 _KNOWN = {
-    "node": "node", "health": "health", "model": "model", "engine": "engine", "ready": "ready", "held": "held",
+    "node": "node", "health": "health", "model": "model", "engine": "engine", "ready": "loaded", "held": "held",
     "in_engine": "in engine", "lent": "lent", "samples": "samples",
 }  # fmt: skip
 _SAID = {"node": "node", "model": "model", "engine": "engine", "depth": "depth", "lane": "lane", "url": "url"}

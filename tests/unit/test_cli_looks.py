@@ -32,13 +32,15 @@ _MODEL = {
 _NODE = {"node": "studio", "health": "healthy", "depth": 2, "url": "http://127.0.0.1:8100", "models": [_MODEL]}
 
 
-def test_a_node_is_one_line_of_a_terminal_of_80_columns_and_says_that_its_engine_is_down(
+def test_a_node_is_one_line_of_a_terminal_of_80_columns_and_says_that_its_model_is_not_loaded(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     show([_NODE], Output(as_json=False))
-    [line] = [line for line in capsys.readouterr().out.splitlines() if "studio" in line]
+    text = capsys.readouterr().out
+    assert "loaded" in text
+    [line] = [line for line in text.splitlines() if "studio" in line]
     assert line.split() == ["studio", "healthy", "chat-attic", "llama.cpp", "no", "12", "2", "0", "50"]
 
 
