@@ -62,6 +62,7 @@ def infos(dice: random.Random) -> tuple[ModelInfo, ...]:
         ModelInfo(
             id=model,
             local_id="x",
+            hash=dice.choice(("", "", "", "another")),
             context=dice.choice((0, 128, 8192, 8192, 10**15)),
             runtime=dice.choice(("", "", "gpu")),
             ready=dice.random() < 0.7,
