@@ -46,6 +46,8 @@ class Holder(msgspec.Struct, kw_only=True):
     leaving: bool = False
     """It drains or has stopped."""
     health: str = "healthy"
+    registered_ns: int = 0
+    """When it said so, by the server's clock."""
 
 
 class _Stored(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +62,9 @@ class Catalogue:
         """Begin with what an earlier process kept at `path`; a file that cannot be read is left out."""
         self._path = path
         self._holders: dict[NodeId, Holder] = {}
+        self._health: dict[NodeId, tuple[int, str]] = {}
+        """When what was said last of a node's health, which may be heard before the node is."""
+        self._now_ns = 0
         self.changed = False
         """Something is not on disk yet."""
         try:
@@ -71,16 +76,22 @@ class Catalogue:
             return
         self._holders = {holder.node: holder for holder in stored.holders}
 
-    def apply(self, node: NodeId, incarnation: Incarnation, event: Event) -> None:
-        """Fold one event about `node`; what an older life of it said last changes nothing."""
+    def apply(self, node: NodeId, incarnation: Incarnation, event: Event, *, at_ns: int | None = None) -> None:
+        """Fold one event about `node`; what an older life of it said last changes nothing.
+
+        `at_ns`: its stamp, as events of several streams come in any order; None: after all that came before.
+        """
+        self._now_ns = at_ns if at_ns is not None else self._now_ns + 1
         match event:
             case Registered():
                 self._register(node, incarnation, event)
             case NodeRetired():
                 self._holders.pop(node, None)
+                self._health.pop(node, None)
             case NodeHealthChanged():
+                self._health[node] = self._now_ns, event.state
                 holder = self._holders.get(node)
-                if holder is not None:
+                if holder is not None and holder.registered_ns < self._now_ns:
                     holder.health = event.state
             case Loaded() | Restored():
                 self._set_ready(node, incarnation, event.model, ready=True)
@@ -132,7 +143,11 @@ class Catalogue:
             _LOG.warning("catalogue_not_kept", extra={"path": str(self._path), "why": str(error)})
 
     def _register(self, node: NodeId, incarnation: Incarnation, event: Registered) -> None:
+        # who registers is well, unless the master has found otherwise since
+        said_ns, state = self._health.get(node, (0, "healthy"))
         self._holders[node] = Holder(
+            health=state if said_ns > self._now_ns else "healthy",
+            registered_ns=self._now_ns,
             node=node,
             url=event.url.rstrip("/"),
             incarnation=incarnation,

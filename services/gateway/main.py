@@ -168,21 +168,21 @@ class _Follower:
         envelope = codec.decode_envelope(message.body)
         kind, name = speaker(message.subject)
         if kind == "node" and name == envelope.producer:
-            self._apply(NodeId(name), envelope.incarnation, codec.decode_input(envelope.data))
+            self._apply(message, NodeId(name), envelope.incarnation, codec.decode_input(envelope.data))
 
     def _decision(self, message: StoredMessage) -> None:
         signed = self._reader.read(message.body)
         if signed is not None and isinstance(signed.decision, NodeHealthChanged):
-            self._apply(signed.decision.node, Incarnation(""), signed.decision)
+            self._apply(message, signed.decision.node, Incarnation(""), signed.decision)
 
     def _control(self, message: StoredMessage) -> None:
         event = codec.decode_control(codec.decode_envelope(message.body).data)
         self._view.apply(event)
         if isinstance(event, NodeRetired):
-            self._apply(event.node, Incarnation(""), event)
+            self._apply(message, event.node, Incarnation(""), event)
 
-    def _apply(self, node: NodeId, incarnation: Incarnation, event: Event) -> None:
-        self._catalogue.apply(node, incarnation, event)
+    def _apply(self, message: StoredMessage, node: NodeId, incarnation: Incarnation, event: Event) -> None:
+        self._catalogue.apply(node, incarnation, event, at_ns=message.stamp_ns)
 
 
 async def _note(follower_is: asyncio.Event, event: asyncio.Event | None) -> None:

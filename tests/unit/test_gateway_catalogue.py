@@ -110,6 +110,22 @@ def test_a_node_that_is_gone_is_not_said_to_be_able_to_serve_though_it_may_be_as
     assert catalogue.able(M) == 1
 
 
+def test_a_node_that_the_master_found_gone_since_it_registered_is_gone_in_whatever_order_a_gateway_reads_that(
+    tmp_path: Path,
+):
+    gone = NodeHealthChanged(node=N1, state="offline", reason="x")
+    there = NodeHealthChanged(node=N1, state="recovered", reason="x")
+    said = [(10, LIFE, registered(M)), (20, NOBODY, gone), (30, NOBODY, there), (40, NOBODY, gone)]
+    for facts_first in (True, False):
+        catalogue = Catalogue(tmp_path / "catalogue.json")
+        catalogue.apply(N2, LIFE, registered(M), at_ns=5)
+        for at_ns, life, event in said if facts_first else [*said[1:], said[0]]:
+            catalogue.apply(N1, life, event, at_ns=at_ns)
+        assert able(catalogue) == [N2], facts_first
+        catalogue.apply(N1, NEXT_LIFE, registered(M), at_ns=50)
+        assert able(catalogue) == [N1, N2]
+
+
 def test_a_retired_node_is_forgotten(tmp_path: Path):
     catalogue = with_two(tmp_path)
     catalogue.apply(N1, NOBODY, NodeRetired(node=N1))
