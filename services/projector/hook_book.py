@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from adapters.log.public import Place
+from adapters.log.public import PUBLIC, Place
 
 _LOG: Final = logging.getLogger("leaseway.webhooks")
 FOLDER: Final = "webhooks"
@@ -19,6 +19,16 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """Everything up to here was taken by the endpoint, or is not wanted by it."""
     delivered: int = 0
     """Events that the endpoint has taken, ever."""
+    created_ns: tuple[int, ...] = ()
+    """When the streams were made of which `place` speaks, in the order of PUBLIC; empty if that was not noted."""
+
+    def among(self, created_ns: tuple[int, ...]) -> "Standing":
+        """Return this standing among streams that were made at `created_ns`: of one that was made anew nothing was taken."""
+        place = self.place
+        for name, noted, now in zip(PUBLIC, self.created_ns, created_ns, strict=False):
+            if noted != now:
+                place = place.at(name, 0)
+        return msgspec.structs.replace(self, place=place, created_ns=created_ns)
 
 
 class HookBook:

@@ -18,7 +18,7 @@ from adapters.clickhouse.pages import BadQueryError
 from adapters.clock import random_fraction
 from adapters.http.server import Call
 from adapters.http.webhook import Outcome, WebhookClient, key_of
-from adapters.log.public import Came, Missed, Place, newest, read_public
+from adapters.log.public import PUBLIC, Came, Missed, Place, bounds_of, newest, read_public
 from domain.errors import BadConfigError, BusError
 from domain.ports import Clock, Stream
 from projections.feed import PublicEvent, Wanted, fits
@@ -157,6 +157,8 @@ class Hook:
                         self.missed += item.first - 1 - item.after if item.first > item.after else 0
                         said = {"stream": item.stream, "after": item.after, "first": item.first}
                         _LOG.warning("webhook_missed", extra={"hook": self.config.name, **said})
+                        if item.first - 1 < item.after:  # that stream was made anew
+                            self._standing = msgspec.structs.replace(self._standing, created_ns=await self._created())
                         self._advance(item.place, taken=False)
                     case None:
                         self._note()
@@ -166,7 +168,12 @@ class Hook:
         if not self._begun:
             self._standing = self._book.read() or await self._begin()
             self._begun = True
+        self._standing = self._standing.among(await self._created())
         self._note()  # of a new hook, too: it shall not begin elsewhere after a restart
+
+    async def _created(self) -> tuple[int, ...]:
+        bounds = await bounds_of(self._supply.streams)
+        return tuple(bounds[name].created_ns for name in PUBLIC)
 
     async def _begin(self) -> Standing:
         """Return where a new hook begins."""
@@ -228,7 +235,8 @@ class Hook:
         self.state = "disabled"
 
     def _advance(self, place: Place, *, taken: bool) -> None:
-        self._standing = Standing(place=place, delivered=self._standing.delivered + taken)
+        delivered = self._standing.delivered + taken
+        self._standing = msgspec.structs.replace(self._standing, place=place, delivered=delivered)
         if taken or self._clock.monotonic_us() - self._noted_us >= self._pace.note_s * _S:
             self._note()
 

@@ -8,9 +8,13 @@ from pathlib import Path
 import pytest
 
 from adapters.clock import SystemClock
+from adapters.memory.stream import MemoryStream
+from domain.errors import HistoryGapError, NotAllowedError
+from domain.ports import StoredMessage
+from domain.subjects import EVENTS
 from services.projector.hook_book import HookBook
 from services.projector.webhooks import Supply, Webhooks
-from tests.support.facts import finished, held
+from tests.support.facts import finished, granted, held
 from tests.support.hooks import QUICK, Endpoint, config, posting, serving, stated
 from tests.support.public import Public
 from tests.support.waiting import until
@@ -121,6 +125,66 @@ async def test_a_new_hook_whose_place_cannot_be_kept_yet_misses_nothing_that_com
         draft.rmdir()
         await until("the event", endpoint.has(1))
     assert endpoint.kinds() == ["queue.finished"]
+
+
+@pytest.mark.parametrize("away", [True, False])
+async def test_of_a_stream_that_was_made_anew_a_hook_misses_nothing_however_far_that_has_come(
+    endpoint: Endpoint, tmp_path: Path, away: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.projector.webhooks._BUS_PAUSE_S", 0.02)
+    public = Public()
+    await public.tell(held(1), held(2))
+    await public.decide(granted())
+    async with posting(public, tmp_path, config(endpoint.url)) as hooks:
+        await until("all three", lambda: stated(hooks)["place"] == "2-0-1")
+        if not away:
+            await made_anew(public, endpoint, monkeypatch)
+            await until("all of the new one", lambda: stated(hooks)["delivered"] == 8)
+    if away:
+        await made_anew(public, endpoint, monkeypatch)
+        async with posting(public, tmp_path, config(endpoint.url)) as hooks:
+            await until("all of the new one", lambda: stated(hooks)["delivered"] == 8)
+    assert endpoint.kinds() == ["queue.finished"] * 5
+    async with posting(public, tmp_path, config(endpoint.url)):  # and none of it again
+        await public.tell(held(3))
+        await until("the next", endpoint.has(6))
+    assert endpoint.kinds() == ["queue.finished"] * 5 + ["queue.held"]
+
+
+async def test_of_a_stream_that_was_made_anew_as_it_was_read_nothing_is_posted_again_after_a_restart(
+    endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    public = Public()
+    await public.tell(held(1), held(2))
+    async with posting(public, tmp_path, config(endpoint.url)) as hooks:
+        await until("both", lambda: stated(hooks)["place"] == "2-0-0")
+        await made_anew(public, endpoint, monkeypatch, facts=1, error=HistoryGapError(EVENTS, "3 is not there"))
+        await until("that of the new one", lambda: stated(hooks)["place"] == "1-0-0")
+    async with posting(public, tmp_path, config(endpoint.url)):
+        await public.tell(held(3))
+        await until("the next", endpoint.has(2))
+    assert endpoint.kinds() == ["queue.finished", "queue.held"]
+
+
+async def made_anew(
+    public: Public,
+    endpoint: Endpoint,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    facts: int = 5,
+    error: Exception | None = None,
+) -> None:
+    """Have another stream in the place of the facts', which holds some of them already; who reads the old one is told."""
+
+    def gone(after: int, until: int | None) -> list[StoredMessage]:
+        raise error or NotAllowedError("it is gone")
+
+    endpoint.taken.clear()
+    old = public.streams[EVENTS]
+    public.streams[EVENTS] = MemoryStream(EVENTS, public.clock, batch_max=50)
+    await public.tell(*(finished(number) for number in range(facts)))
+    monkeypatch.setattr(old, "_batch", gone)
+    await old.publish("lw.local.node.n1.queue.x.held", b"{}")
 
 
 class OffClock(SystemClock):
