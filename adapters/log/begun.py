@@ -23,14 +23,18 @@ async def check_generations(
     """
     try:
         async for first, body in generations(ledger, await last_commit(ledger)):
-            left = safe_mode_left(first)
-            if left is None or not (whole or first.generation in {report.generation, *report.generations}):
+            if not (whole or first.generation in {report.generation, *report.generations}):
                 continue
-            complaint = who.complaint(first, body)
-            if not complaint:
+            left, complaint = safe_mode_left(first), who.complaint(first, body)
+            signed = any(kept.checkpoint.generation == first.generation for kept in believed)
+            if left is None:
+                if first.version > 1 and not signed:
+                    gone = "its first commit is not kept any more, and no signed checkpoint is of it"
+                    report.unchecked.append(f"who began a generation: generation {first.generation}: {gone}")
+            elif not complaint:
                 by = "the operator" if left.public == who.operator else "the master itself, after lost facts"
                 report.begun[first.generation] = f"{by}: {left.reason} (signed by {fingerprint(left.public)})"
-            elif not who.operator or any(kept.checkpoint.generation == first.generation for kept in believed):
+            elif not who.operator or signed:
                 report.unchecked.append(f"who began a generation: {complaint}")
             else:
                 report.differences.append(Difference(first.version, "ledger", complaint))

@@ -240,6 +240,7 @@ def test_what_a_node_has_seen_is_a_doubt_before_the_first_decision_of_every_late
             loop = scene.master(Book())
             await scene.beat("a", "b", seconds=5)
             assert (loop.mode, "b has seen version 500" in loop.doubt) == ("safe_mode", True), loop.doubt
+            assert loop.behind == "00010000"  # what an operator begins must sort behind it, wherever that is done
             await scene.stop()
         assert (await scene.ledger.bounds()).last == stood
         loop = scene.master()

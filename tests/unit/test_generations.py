@@ -7,8 +7,12 @@ import pytest
 
 from adapters.clock import SystemClock
 from adapters.keys import Signer, new_nkey
+from adapters.log.begun import check_generations
+from adapters.log.checkpoints import Kept
+from adapters.log.copied import CopiedStream
 from adapters.log.generations import GAP, Beginners, safe_mode_left, signed_begin
 from adapters.log.renewal import later_than
+from adapters.log.report import Report
 from domain.events import LinkPriced
 from domain.events.commit import Commit, decode_commit, encode_commit, seal
 from domain.events.decision import SafeModeLeft
@@ -129,6 +133,18 @@ def followed(life: Life, *, checked: bool) -> Life:
     return msgspec.structs.replace(
         more, checkpoints=(*life.checkpoints, signed(first)) if checked else life.checkpoints
     )
+
+
+async def test_that_nobody_can_tell_any_more_who_began_a_generation_is_said_where_nothing_signed_is_of_it():
+    """A forger may have taken the beginning away; what the master has signed in it speaks for the rest."""
+    life, report = lived(3), Report(generation=Generation("00010000"))
+    newest = Kept(checkpoint=signed(decode_commit(life.ledger[-1].body)), source="a book")
+    await check_generations(CopiedStream("LW_LEDGER", list(life.ledger)), STRICT, report)
+    cut = CopiedStream("LW_LEDGER", list(life.ledger[10:]))
+    await check_generations(cut, STRICT, report, [newest])
+    assert report.unchecked == []
+    await check_generations(cut, STRICT, report)
+    assert "generation 00010000: its first commit is not kept any more" in report.unchecked[0]
 
 
 async def test_a_generation_of_before_is_gone_on_with_by_a_master_that_has_signed_what_stands_in_it(tmp_path: Path):
