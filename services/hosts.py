@@ -32,7 +32,10 @@ def _names(config: Config) -> Iterator[str]:
     """Yield what is stated, and what else the configuration and the machine say of names of ours."""
     yield from config.http.allowed_hosts.split(",")
     yield config.http.host
-    yield socket.gethostname()
+    own = socket.gethostname()
+    yield own
+    if label := own.partition(".")[0]:
+        yield f"{label}.local"  # as its network knows it by mDNS; on the machine itself nobody else answers for it
     urls = config.urls
     for url in (config.http.public_url, *urls.master.split(","), urls.projector, urls.gateway):
         yield urlsplit(url.strip()).hostname or ""

@@ -75,9 +75,17 @@ def test_names_of_the_configuration_and_of_the_machine_are_answered() -> None:
         "b.example.org",
         "x.y.b.example.org",
     ]
-    assert [name for name in (*own, socket.gethostname()) if refused(hosts, Host=name)] == []
-    for name in ("x.a.example.org", "xb.example.org", "example.org", "m-3"):
+    machine = socket.gethostname()
+    names = (*own, machine, f"{machine.partition('.')[0]}.local:8300")
+    assert [name for name in names if refused(hosts, Host=name)] == []
+    for name in ("x.a.example.org", "xb.example.org", "example.org", "m-3", "another.local", "x.m-1"):
         assert refused(hosts, Host=name) == "host_not_allowed"
+
+
+def test_a_machine_without_a_name_answers_to_no_more_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "")
+    hosts = of_operators(Config())
+    assert refused(hosts, Host="evil.local") == refused(hosts, Host="local") == "host_not_allowed"
 
 
 def test_a_star_lets_in_every_name_and_page() -> None:
