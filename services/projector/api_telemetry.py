@@ -37,6 +37,8 @@ _STEPS: Final = (60, 300, 900, 3600, 21_600, 86_400)
 _POINTS: Final = 120
 """Steps of a window if nobody says."""
 _BUS_S: Final = 1.0
+_BEHIND_NS: Final = 2_000_000_000
+"""Rows come some tenths of a second after the facts, and the master takes longer to notice that a node is silent."""
 
 
 def add(routes: Routes, desk: Desk) -> None:
@@ -88,8 +90,9 @@ def idle(store: Store, window: Window) -> Answer:
 
 
 async def carried_until(projector: Projector, now_ns: int) -> int:
-    """Return until when all that was stored is in the tables, in nanoseconds since the epoch: now, if nothing is behind."""
-    return min([await _carried(projector, projector.progress[name], now_ns) for name in (EVENTS, LEDGER)])
+    """Return until when all that was stored is in the tables, in nanoseconds: now, if they are next to nothing behind."""
+    carried_ns = min([await _carried(projector, projector.progress[name], now_ns) for name in (EVENTS, LEDGER)])
+    return now_ns if now_ns - carried_ns <= _BEHIND_NS else carried_ns
 
 
 async def _carried(projector: Projector, progress: Progress, now_ns: int) -> int:
