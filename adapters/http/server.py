@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import msgspec
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 from aiohttp.web_protocol import RequestHandler
 
 from adapters.clock import new_request_id
@@ -216,7 +216,10 @@ class _Connection(RequestHandler):
 
 
 def _check_host(request: web.BaseRequest) -> None:
-    if not host_is_sound(request.headers.get("Host", "")):
+    stated = request.headers.get("Host")
+    if stated is None and request.version < HttpVersion11:
+        return  # as load balancers ask how we are
+    if not host_is_sound(stated or ""):
         raise ApiError("bad_host", "Host: must be a name or address, and perhaps a port", close=True)
 
 

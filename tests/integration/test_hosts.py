@@ -99,6 +99,24 @@ async def test_a_master_that_its_projector_does_not_answer_to_by_name_says_so(ca
     assert all("0x7f000001" in why and SETTING in why for why in told)
 
 
+async def test_a_load_balancer_that_asks_in_http_1_0_and_states_no_host_is_answered_and_nobody_else_without_one() -> (
+    None
+):
+    async def health(call: Call) -> web.StreamResponse:
+        return web.json_response({"path": call.path})
+
+    server = HttpServer(health, connections_max=8, hosts=of_operators(Config()))
+    port = await server.start("127.0.0.1", 0)
+    answers = {}
+    for head in ("OPTIONS /health HTTP/1.0", "GET /health HTTP/1.1", "GET /health HTTP/1.0\r\nHost: evil.example"):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(f"{head}\r\n\r\n".encode())
+        answers[head.partition(" ")[2]] = int((await reader.read(64))[9:12])
+        writer.close()
+    await server.stop()
+    assert answers == {"/health HTTP/1.0": 200, "/health HTTP/1.1": 400, "/health HTTP/1.0\r\nHost: evil.example": 421}
+
+
 @pytest.mark.parametrize("kind", ["projector", "gateway"])
 async def test_beyond_loopback_clients_are_answered_by_any_name_and_operators_by_stated_ones(
     kind: str, nats_server: ServerUnderTest, tmp_path: Path
