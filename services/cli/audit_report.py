@@ -13,11 +13,15 @@ from adapters.times import utc
 from domain.errors import BadConfigError
 
 _STYLE: Final = """\
-body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#1b1f24;background:#fff}
+:root{color-scheme:light dark;--ink:#1b1f24;--paper:#fff;--faint:#d9dde2;--good:#e3f4e6;--bad:#fbe4e2}
+@media(prefers-color-scheme:dark){:root{--ink:#dde4ec;--paper:#14191f;--faint:#37414d;--good:#1d3a26;--bad:#4a2323}}
+body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:var(--ink);background:var(--paper)}
 h1{font-size:1.4rem}h2{font-size:1.05rem;margin-top:2rem}
-table{border-collapse:collapse;width:100%}td,th{text-align:left;padding:.25rem .75rem .25rem 0;border-bottom:1px solid #d9dde2;
+table{border-collapse:collapse;width:100%}
+td,th{text-align:left;padding:.25rem .75rem .25rem 0;border-bottom:1px solid var(--faint);
 vertical-align:top;overflow-wrap:anywhere}th{font-weight:600;width:14rem}
-.verdict{padding:.75rem 1rem;border-radius:.4rem;font-weight:600}.good{background:#e3f4e6}.bad{background:#fbe4e2}
+@media(max-width:40rem){th{width:30%}}
+.verdict{padding:.75rem 1rem;border-radius:.4rem;font-weight:600}.good{background:var(--good)}.bad{background:var(--bad)}
 code{font-family:ui-monospace,monospace;font-size:.9em}
 """
 

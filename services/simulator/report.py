@@ -31,8 +31,8 @@ table{border-collapse:collapse;margin:1em 0;font-variant-numeric:tabular-nums}
 th,td{padding:.2em .8em;border-bottom:1px solid var(--faint);text-align:right}
 th:first-child,td:first-child{text-align:left}
 dl{display:grid;grid-template-columns:max-content 1fr;gap:.1em 1.2em}dt{font-weight:600}dd{margin:0}
-.wide{overflow-x:auto}.best{font-weight:700}
-.plots{display:grid;grid-template-columns:repeat(auto-fill,minmax(460px,1fr));gap:1em}
+.wide,pre{overflow-x:auto}.best{font-weight:700}
+.plots{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(460px,100%),1fr));gap:1em}
 svg{width:100%;height:auto}svg text{font:9px system-ui,sans-serif;fill:currentColor}svg .title{font-size:11px;font-weight:600}
 .end{text-anchor:end}.middle{text-anchor:middle}path{fill:none;stroke-width:1.4}
 path.rule{stroke:var(--faint);stroke-width:.6}path.held{stroke:var(--held)}path.out{stroke:var(--out)}

@@ -1,6 +1,7 @@
 """The report that an auditor keeps: it says what was verified and what was not, and nothing in it can act."""
 
 import json
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -67,6 +68,15 @@ def test_as_a_page_it_needs_nothing_from_outside_and_what_comes_from_outside_is_
     assert seen.addresses == []
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
     assert "now_us 8" in page
+
+
+def test_as_a_page_it_is_as_dark_as_the_reader_s_screen_and_states_no_colour_besides(tmp_path: Path):
+    write(a_report(), tmp_path / "audit.html")
+    style = (tmp_path / "audit.html").read_text().split("<style>")[1].split("</style>")[0]
+    light, dark = re.findall(r":root\{([^}]*)\}", style)
+    named = set(re.findall(r"(--\w+):#", light))
+    assert named == set(re.findall(r"(--\w+):#", dark)) == set(re.findall(r"var\((--\w+)\)", style))
+    assert style.count("#") == 2 * len(named), "a colour of its own is the same in the dark"
 
 
 def test_as_json_it_has_all_of_it(tmp_path: Path):
