@@ -115,6 +115,7 @@ def test_a_node_that_the_master_found_gone_since_it_registered_is_gone_in_whatev
 ):
     gone = NodeHealthChanged(node=N1, state="offline", reason="x")
     there = NodeHealthChanged(node=N1, state="recovered", reason="x")
+    said: list[tuple[int, Incarnation, Registered | NodeHealthChanged]]
     said = [(10, LIFE, registered(M)), (20, NOBODY, gone), (30, NOBODY, there), (40, NOBODY, gone)]
     for facts_first in (True, False):
         catalogue = Catalogue(tmp_path / "catalogue.json")
