@@ -105,9 +105,7 @@ class Sink:
         if highest(self._store, place.table + self._suffix, place.stream, place.epoch, noted=last) >= last:
             return  # the view that counts them was too much: they are not to come twice, and the day is counted again
         if first == last:
-            message = (
-                f"table {place.table}: the {len(seqs)} rows of message {last} of {place.stream} alone are too much"
-            )
+            message = f"table {place.table}: message {last} of {place.stream} alone is too much, {len(seqs)} rows"
             raise StoreError(f"{message}: {error}", code=error.code) from error
         self.halved[place.stream] += 1
         for half in _halves(part):

@@ -67,7 +67,7 @@ async def test_the_message_whose_rows_alone_are_too_much_is_named_and_goes_in_wh
     database: OpenStore, monkeypatch: pytest.MonkeyPatch
 ):
     async with with_memory(database, monkeypatch, FOR_NONE) as (_, projector, store):
-        named = f"the {PLANS * VERDICTS} rows of message 1 of {LEDGER} alone are too much"
+        named = f"table decisions: message 1 of {LEDGER} alone is too much, {PLANS * VERDICTS} rows"
         await until("it is named", lambda: named in projector.progress[LEDGER].error, timeout_s=30)
         assert projector.causes == {"memory"}
         await leave(store, 0)
