@@ -1,12 +1,9 @@
 """Runs a verification: in this process, or its parts in several, whose ends must meet."""
 
 import asyncio
-import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from multiprocessing import get_context
-from typing import Final
 
 from adapters.log.chains import ProducerChains
 from adapters.log.history import History, first_of_generation, last_commit
@@ -21,8 +18,6 @@ from domain.subjects import ledger_subject
 from services.cli.audit_source import Opened, Source, opened
 
 Progress = Callable[[int, int], None]
-_ALLOCATIONS: Final = 100_000
-"""After so many more objects Python looks for garbage in cycles, of which a verification makes nearly none."""
 _Found = tuple[Report, ProducerChains, set[str]]
 """What verifying a part gave, and which pieces of a copy were read for it and found sound."""
 
@@ -50,8 +45,7 @@ async def verified(
             await _check_end(place, asked, report)
     else:
         history = History(place.streams, source.reader(), fold_max=fold_max)
-        with _seldom_collected():
-            report, chains = await verify_part(history, planned.part, progress)
+        report, chains = await verify_part(history, planned.part, progress)
     report.producers, report.versions = chains.finish(), chains.versions
     report.left_out = " and ".join(planned.left_out)
     report.unchecked += planned.unchecked
@@ -65,17 +59,6 @@ async def _begun(place: Opened, asked: Part) -> Commit | None:
         return None
     first = await first_of_generation(place.streams.ledger, head)
     return first if not asked.first or asked.first >= first.version else None
-
-
-@contextmanager
-def _seldom_collected() -> Iterator[None]:
-    """Let Python look for cycles seldom: that took a fifteenth of a verification, and found nothing."""
-    before = gc.get_threshold()
-    gc.set_threshold(_ALLOCATIONS, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 async def _scan_left_out(source: Source, place: Opened, planned: Plan) -> None:
@@ -134,8 +117,7 @@ async def _in_processes(
 
 def _verify(source: Source, part: Part, fold_max: int) -> _Found:
     """Verify one part in a process of its own."""
-    with _seldom_collected():
-        return asyncio.run(_verify_part(source, part, fold_max))
+    return asyncio.run(_verify_part(source, part, fold_max))
 
 
 async def _verify_part(source: Source, part: Part, fold_max: int) -> _Found:
