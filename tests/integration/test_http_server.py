@@ -14,6 +14,7 @@ from adapters.clock import SystemClock
 from adapters.http.body import check_headers, read_bytes
 from adapters.http.errors import STATUS, ApiError
 from adapters.http.server import Call, Deadlines, Handler, HttpServer
+from tests.support.moments import elapsed
 
 FAST = Deadlines(first_byte_s=0.3, headers_s=0.5, idle_s=0.4)
 
@@ -234,7 +235,7 @@ async def test_a_client_that_takes_nothing_of_a_whole_answer_is_dropped_and_one_
             while part := await reader.read(256 * 1024):
                 got, looks = got + len(part), looks + 1
                 if looks < 20:  # for four times as long as the other one has
-                    await asyncio.sleep(0.1)
+                    await elapsed(0.1)
             assert got > 16 * 1024 * 1024
             idle.transport.resume_reading()  # type: ignore[attr-defined]
             with pytest.raises(ConnectionError):

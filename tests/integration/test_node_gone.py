@@ -17,6 +17,7 @@ from domain.ids import lease_id
 from services import lend_head
 from tests.support.lending_pair import PATH, Pair, pair
 from tests.support.local_nodes import CHAT, GENERATION, LocalNode, local_node, model_at
+from tests.support.moments import elapsed
 from tests.support.odd_server import DONE, Heard, Reply, event, odd_server, stream
 from tests.support.waiting import until
 
@@ -198,7 +199,7 @@ async def test_after_a_storm_of_odd_engines_and_clients_that_leave_every_place_i
     dice = random.Random(7)
 
     async def odd(_: Heard, reply: Reply) -> None:
-        await asyncio.sleep(dice.random() * 0.02)
+        await elapsed(dice.random() * 0.02)
         answer = ODD[dice.choice(sorted(ODD))]
         middle = dice.randrange(len(answer) + 1)
         await reply.raw(answer[:middle])

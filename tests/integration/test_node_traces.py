@@ -11,6 +11,7 @@ from services.config import Config, TelemetryConfig
 from services.telemetry.tracing import OFF, tracing_of
 from tests.support.collector import Collector, collector
 from tests.support.local_nodes import CHAT, LocalNode, client_of, local_node, model_at
+from tests.support.moments import elapsed
 from tests.support.odd_server import COMPLETION, Heard, OddServer, Reply, Script, answer, odd_server
 from tests.support.stall import Watch
 from tests.support.waiting import until
@@ -107,7 +108,7 @@ async def sick_collector(kind: str) -> AsyncIterator[str]:
                 writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
                 while not writer.is_closing():
                     writer.write(b"x")
-                    await asyncio.sleep(0.05)
+                    await elapsed(0.05)
             await reader.read()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
