@@ -21,6 +21,7 @@ from services.config import Limits
 from services.gateway.catalogue import Catalogue
 from services.gateway.forwarding import Forwarder
 from tests.support.local_nodes import CHAT, local_node, model_at
+from tests.support.moments import elapsed
 from tests.support.odd_server import COMPLETION, DONE, Heard, Reply, answer, event, odd_server, stream
 
 PATH = "/v1/chat/completions"
@@ -217,7 +218,7 @@ async def test_a_node_that_says_that_a_stream_waits_may_take_its_time(gateway: G
         await reply.head(content_type="text/event-stream")
         for _comment in range(8):
             await reply.chunk(b": waiting\n\n")
-            await asyncio.sleep(0.1)
+            await elapsed(0.1)
         await reply.chunk(DONE)
         await reply.end()
 
