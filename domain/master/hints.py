@@ -3,8 +3,6 @@
 from collections.abc import Iterator
 from typing import Final
 
-import msgspec
-
 from domain import fixed
 from domain.events import LinkAdded, LinkPriced
 from domain.ids import LinkId
@@ -21,10 +19,8 @@ MARGIN_Q32: Final = fixed.ln_q32(11, 10)
 
 def words(state: State) -> Iterator[LinkPriced]:
     """Yield what is new about links of which something was measured; whoever takes one evolves it before asking for the next."""
-    sides: dict[str, _Side] = {}  # a model stands in several links, and no word changes what was measured of it
     for link in _refitted(state):
-        way = way_of(state.control, state.control.links[link])
-        word = _word(state, way, _side(state, sides, way.owner), _side(state, sides, way.helper))
+        word = _word(state, way_of(state.control, state.control.links[link]))
         if word is not None:
             yield word
 
@@ -39,33 +35,16 @@ def _refitted(state: State) -> list[LinkId]:
     return sorted(links)
 
 
-class _Side(msgspec.Struct, frozen=True, gc=False):
-    """A model at one end of a link."""
-
-    rules: FitRules
-    measured: Measured | None
-    """None while that is too little."""
-
-
-def _side(state: State, known: dict[str, _Side], key: str) -> _Side:
-    side = known.get(key)
-    if side is None:
-        rules, fit, measured = pricing.fit_rules(state, key), state.fits.get(key), None
-        if fit is not None and len(fit.works) >= SAMPLES_LEAST:
-            measured = fit.measured(state.now_us, rules.window_us)
-        enough = measured is not None and measured.samples >= SAMPLES_LEAST
-        side = known[key] = _Side(rules, measured if enough else None)
-    return side
-
-
-def _word(state: State, way: Way, owner: _Side, helper: _Side) -> LinkPriced | None:
+def _word(state: State, way: Way) -> LinkPriced | None:
     added = way.added
     known = added.link in state.hints
-    rules, own, of_helper, other = owner.rules, owner.measured, helper.rules, helper.measured
+    rules = pricing.fit_rules(state, way.owner)
+    own, other = _measured(state, way.owner, rules), _measured(state, way.helper, rules)
     if own is None or other is None:
         return _said(added, faster=False) if known else None
     work = (own.least + own.most) // 2  # the middle of what the owner has done
     mine = fits.compared(_usable(own, rules, work), None, rules)
+    of_helper = pricing.fit_rules(state, way.helper)
     theirs = fits.compared(_usable(other, of_helper, work), _usable(own, of_helper, work), of_helper)
     if mine is None or theirs is None:
         return _said(added, faster=False) if known else None
@@ -74,6 +53,15 @@ def _word(state: State, way: Way, owner: _Side, helper: _Side) -> LinkPriced | N
         return None
     job_us, owner_job_us = (cost_us(unit_q64(each.log), work) for each in (theirs, mine))
     return _said(added, faster=faster, job_us=job_us, owner_job_us=owner_job_us, work=work)
+
+
+def _measured(state: State, key: str, rules: FitRules) -> Measured | None:
+    """Return what is measured of a model; None while that is too little."""
+    fit = state.fits.get(key)
+    if fit is None or len(fit.works) < SAMPLES_LEAST:
+        return None
+    measured = fit.measured(state.now_us, rules.window_us)
+    return measured if measured is not None and measured.samples >= SAMPLES_LEAST else None
 
 
 def _usable(measured: Measured, rules: FitRules, work: int) -> Measured | None:

@@ -174,9 +174,9 @@ def _grant(state: State, candidate: Candidate, owner_job_us: int) -> None:
 
     One more than it works on where the helper is at least as fast.
     """
-    step_us = candidate.step_us
-    wanted = candidate.at_once + max(0, -((step_us // 10 - candidate.turn_us) // step_us))  # rounded up
-    if step_us <= owner_job_us:
+    tenth = candidate.step_us // 10
+    wanted = candidate.at_once + max(0, -((tenth - candidate.turn_us) // candidate.step_us))  # rounded up
+    if candidate.step_us <= owner_job_us:
         wanted = max(wanted, candidate.at_once + 1)
     candidate.slots = min(
         wanted,

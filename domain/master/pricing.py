@@ -120,8 +120,7 @@ def machine(state: State, at: Place, unit: int, window_us: int, *, samples: int 
     for model, queue in zip(at.models, at.queues, strict=True):
         if queue is not None:
             freed_us = max(freed_us, queue.freed_us)
-            for request, job in queue.engine.items():
-                inside.append((job.since_us, request, job.work, model))
+            inside += [(job.since_us, request, job.work, model) for request, job in queue.engine.items()]
         for way in at.ways if model == at.model else ways_to(state, owner_key(at.name, model)):
             uses = state.uses.get(way.over)
             if uses:
@@ -139,9 +138,9 @@ def machine(state: State, at: Place, unit: int, window_us: int, *, samples: int 
     units = {at.model: unit}
     total = 0
     for model, work in coming:
-        total += cost_us(unit if model == at.model else _unit_of(state, at, model, units, window_us), work)
+        total += cost_us(_unit_of(state, at, model, units, window_us), work)
     for place, (_, _, work, model) in enumerate(inside):
-        expected_us = cost_us(unit if model == at.model else _unit_of(state, at, model, units, window_us), work)
+        expected_us = cost_us(_unit_of(state, at, model, units, window_us), work)
         total += rest_us(expected_us, elapsed[place]) if place < at_once else expected_us
     return Machine(total // max(1, at_once) + load_left, unit)
 
@@ -270,9 +269,10 @@ def free_slots(state: State, way: Way, at: Place, depth: int) -> int:
     """Return how many slots the helper can give over this link: its depth less what others have out or may yet lend."""
     left = breaker.slots_left(state, at.key)
     free = depth if left is None else min(depth, left)
-    for other in at.ways:
-        if other is not way and (other.over in state.uses or other.added.link in state.leases):
-            free -= max(slots.count_open(state, other.over), _leased(state, other))
+    if len(at.ways) > 1:
+        for other in at.ways:
+            if other is not way:
+                free -= max(slots.count_open(state, other.over), _leased(state, other))
     return free
 
 

@@ -4,7 +4,7 @@ Nothing here depends on the order in which a dict was filled: whoever iterates s
 snapshot has its keys in another order than the one that grew.
 """
 
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -285,8 +285,8 @@ def orphan_key(node: NodeId, model: ModelId, request: RequestId) -> str:
 
 def split_key(key: str) -> tuple[NodeId, ModelId]:
     """Return the node and model of a key."""
-    found: Any = key.partition("/")  # as ids without a call for each: every plan and price asks
-    return found[0], found[2]
+    node, _, model = key.partition("/")
+    return NodeId(node), ModelId(model)
 
 
 _ENCODER: Final = msgspec.msgpack.Encoder(order="deterministic")
