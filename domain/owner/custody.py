@@ -47,6 +47,11 @@ class Custody:
     def __contains__(self, request: RequestId) -> bool:
         return request in self._requests
 
+    def has_not_begun(self, request: RequestId) -> bool:
+        """Tell whether an own request is held and has begun nowhere, a helper included."""
+        own = self._requests.get(request)
+        return own is not None and own.place == "held" and not own.may_have_run
+
     @property
     def held(self) -> int:
         """How many requests are held."""

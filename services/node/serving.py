@@ -219,9 +219,11 @@ class ModelServing:
     def break_off(self) -> None:
         """End what is still here: the drain has taken too long, and the process ends."""
         why = ApiError("node_draining", "the node is stopping")
-        for ticket in list(self._tickets.values()):
+        for request, ticket in list(self._tickets.items()):
+            # what has begun nowhere may go to another node
+            begun = not self._runtime.owner.has_not_begun(request)
             ticket.push(
-                Refuse(request=ticket.request, status=why.status, code=why.code, message=why.message, may_have_run=True)
+                Refuse(request=request, status=why.status, code=why.code, message=why.message, may_have_run=begun)
             )
 
     def stop(self) -> None:

@@ -348,6 +348,21 @@ async def test_a_drain_that_takes_too_long_breaks_off_with_an_error_event():
         assert b"[DONE]" not in rest
 
 
+async def test_a_drain_that_takes_too_long_lets_another_node_have_what_has_not_begun_and_leaves_nothing_open():
+    async with odd_server() as engine, node_with(engine) as (local, client):
+        engine.script = engine.hang()
+        asking = [asyncio.ensure_future(client.post(PATH, json=CHAT)) for _ in range(2)]
+        await engine.arrived()
+        await until("the second one to be held", lambda: local.counts()[0] == 1)
+        began_s = asyncio.get_running_loop().time()
+        assert not await local.node.drain(0.1)
+        assert asyncio.get_running_loop().time() - began_s < 1, "nothing is waited for that nobody waits for"
+        got = [(each.status, each.headers.get("leaseway-not-started")) for each in await asyncio.gather(*asking)]
+        assert sorted(got, key=str) == [(503, "true"), (503, None)]
+        assert sorted(local.tags("queue")) == ["queue.cancelled", "queue.failed"]
+        assert local.counts() == (0, 0, 0, 0)
+
+
 async def test_health_tells_the_state_of_engines_and_bus():
     async with odd_server() as engine, node_with(engine) as (_, client):
         async with client.get("/health") as got:
