@@ -16,6 +16,7 @@ from adapters.clock import SystemClock
 from adapters.keys import Credentials
 from adapters.nats.eventsourcing.control_application import Again, ControlApplication, Decider
 from adapters.nats.eventsourcing.link import NoAnswerError
+from adapters.nats.eventsourcing.recorder import TOPIC, VERSION
 from adapters.nats.eventsourcing.stream import BATCH_MAX
 from domain.catalogue.eligibility import Catalogue
 from domain.control import links, nodes, overrides
@@ -245,6 +246,10 @@ def _bus_errors() -> Iterator[None]:
         yield
     except MapperDeserialisationError as error:
         raise HistoryError(f"LW_CONTROL: {error}") from error
+    except KeyError as error:
+        if error.args[0] not in {VERSION, TOPIC}:
+            raise
+        raise HistoryError(f"LW_CONTROL: a message must have the header {error}, it is no control event") from error
     except NoAnswerError as error:
         raise PublishUnknownError(f"LW_CONTROL: {error}") from error
     except PersistenceError as error:

@@ -16,7 +16,7 @@ from nats.aio.client import Client
 from nats.errors import Error as NatsError
 from nats.js.api import ConsumerConfig, StreamConfig, StreamInfo
 from nats.js.client import JetStreamContext
-from nats.js.errors import APIError, NotFoundError, ServiceUnavailableError
+from nats.js.errors import APIError, NotFoundError, ServerError, ServiceUnavailableError
 
 from adapters.keys import load_credentials
 from adapters.nats.accounts import Member, inbox_prefix
@@ -274,6 +274,9 @@ async def _patiently(jetstream: JetStreamContext, verb: str, config: StreamConfi
                         return await jetstream.update_stream(config)
             except (ServiceUnavailableError, nats.errors.TimeoutError, nats.errors.NoRespondersError):
                 await asyncio.sleep(_RETRY_S)
+            except ServerError as error:
+                why = f"the server does not serve it: {error.description}; its log says more"
+                raise UnreachableError(f"stream {config.name}: {why}") from None
 
 
 async def _ensure_consumers(jetstream: JetStreamContext, cluster: str, roster: Roster) -> tuple[str, ...]:

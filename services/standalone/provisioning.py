@@ -25,7 +25,7 @@ from adapters.nats.layout import IRREPLACEABLE
 from adapters.nats.preflight import preflight, require_sound
 from adapters.nats.provision import Provisioned, provision
 from domain.control.settings import parse_values
-from domain.errors import HistoryError, HistoryLostError
+from domain.errors import HistoryError, HistoryLostError, WrongLastSequenceError
 from domain.events.commit import Commit
 from domain.events.control import SettingStated
 from domain.ids import Generation, NodeId
@@ -151,13 +151,20 @@ async def renew(config: Config, url: str, reason: str, *, from_file: bool) -> Co
         first = await begin_generation(
             streams, later_than(known, claimed), reason, cluster=operator.cluster, signer=Signer(operator.nkey_seed)
         )
+    except WrongLastSequenceError as error:
+        why = "a master has committed meanwhile, or the server still counts messages that it has lost"
+        raise HistoryError(f"{error}: {why}; then start nats-server anew, and run this again") from None
     finally:
         await bus.close()
     # only now: a doubt ends by an operator's word that is stored, not by one that was tried
     if aside := await FileWitnessBook(checkpoint(config.data)).put_aside():
         _LOG.warning("witness_put_aside", extra={"file": aside})
     if first.clo:  # what was decided before that is read no more
-        again = await asyncio.to_thread(_restate, url, operator)
+        try:
+            again = await asyncio.to_thread(_restate, url, operator)
+        except HistoryError as error:
+            begun = f"generation {first.generation} has begun, and nodes, links and settings have to be stated again"
+            raise HistoryError(f"{begun}: {error}") from None
         _LOG.warning("control_restated", extra={"not_read": first.clo, "events": again})
     return first
 

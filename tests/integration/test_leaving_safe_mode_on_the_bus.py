@@ -1,6 +1,7 @@
 """The operator's command ends safe mode on a real bus, whatever a server has lost, and what was decreed holds again."""
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,20 +13,22 @@ from nats.aio.client import Client
 from adapters.decisions import DecisionReader
 from adapters.keys import save_credentials
 from adapters.log.feed import newest_signed
+from adapters.log.history import Streams
 from adapters.log.witness import FileWitnessBook
 from adapters.nats.control import ControlDesk
 from adapters.nats.enrolment import key_path
-from domain.errors import LeasewayError
+from domain.errors import HistoryError, LeasewayError, UnreachableError
 from domain.events import LeaseGranted
 from domain.ids import Generation, ModelId, NodeId
 from domain.ports import Witnessed
-from domain.subjects import CONTROL, DECISIONS, LEDGER
+from domain.subjects import CONTROL, DECISIONS, EVENTS, LEDGER, ledger_subject
 from services.config import ClusterConfig, Config, UrlsConfig
 from services.master.http import application
 from services.standalone.provisioning import renew
 from tests.mutations.attackers import ask, let_in
+from tests.mutations.store import damage_a_follower
 from tests.support.cluster import ClusterUnderTest, cluster_on
-from tests.support.history import finished, held, registered, started
+from tests.support.history import finished, held, link, registered, started
 from tests.support.nats import CLUSTER, provisioned_server
 from tests.support.waiting import until
 
@@ -154,3 +157,39 @@ async def test_a_master_that_does_not_know_the_operator_says_what_it_needs(clust
     await renew(config_of(cluster), cluster.server.url, "we looked", from_file=False)
     await until("it says why the word does not help", lambda: "whose key is not known here" in loop.doubt)
     assert "bring it master.json again" in loop.doubt
+
+
+async def test_what_is_no_control_event_is_named_once_the_generation_has_begun(cluster: ClusterUnderTest):
+    root = await loosened(cluster)
+    await cluster.decree(link("n1", "n2"), link("n2", "n1"))  # without the headers that control events have
+    await ask(root, f"STREAM.MSG.DELETE.{CONTROL}", {"seq": 1})
+    await root.close()
+    with pytest.raises(HistoryError, match=r"generation 0001.* has begun.*'Es-V', it is no control event"):
+        await renew(config_of(cluster), cluster.server.url, "we looked", from_file=False)
+    loop, _ = await cluster.master("one")
+    await until("it decides", lambda: loop.mode == "active")
+
+
+async def test_a_ledger_that_grows_while_the_word_is_given_takes_no_word(cluster: ClusterUnderTest):
+    """Or one of which the server counts what it has lost: then it must be started anew."""
+    bus = await cluster.bus("master")
+    streams = Streams(bus.stream(EVENTS), bus.stream(CONTROL), bus.stream(LEDGER))
+
+    async def grow() -> None:
+        while True:
+            await streams.ledger.publish(ledger_subject(CLUSTER), b"{")
+
+    growing = asyncio.create_task(grow())
+    try:
+        with pytest.raises(HistoryError, match=r"wrong last sequence.*start nats-server anew"):
+            await renew(config_of(cluster), cluster.server.url, "we looked", from_file=False)
+    finally:
+        growing.cancel()
+
+
+async def test_a_stream_that_the_server_has_stopped_is_named_by_the_command(cluster: ClusterUnderTest):
+    await cluster.server.server.stop()
+    damage_a_follower(random.Random(1), cluster.server.data, None)  # type: ignore[arg-type]  # it asks nothing of the store
+    await cluster.server.server.start()
+    with pytest.raises(UnreachableError, match=r"stream LW_\w+: the server does not serve it"):
+        await renew(config_of(cluster), cluster.server.url, "we looked", from_file=False)
