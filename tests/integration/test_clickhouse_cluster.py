@@ -74,4 +74,5 @@ async def test_every_replicated_table_is_really_made_by_an_engine_with_a_keeper(
     for rollup in ROLLUPS:
         assert told[rollup.table].startswith("ReplicatedSummingMergeTree('/clickhouse/tables/"), rollup.table
         assert rollup.view in told
+    assert told.pop("writers").startswith("ReplicatedReplacingMergeTree('/clickhouse/tables/")
     assert all("replicated_deduplication_window = 10000" in text for text in told.values() if text)
