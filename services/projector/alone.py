@@ -76,9 +76,8 @@ class Alone:
     async def _look(self, store: Store) -> None:
         silent_us = self._clock.monotonic_us() - self._said_us
         found = await self._others(store)
-        if (
-            silent_us < (ALIVE_S - 1) * 1_000_000
-        ):  # others reckon in whole seconds: none of them takes it for gone sooner
+        # others reckon in whole seconds: none of them takes this one for gone any sooner
+        if silent_us < (ALIVE_S - 1) * 1_000_000:
             found = [each for each in found if each.rank < self._me.rank]
         await self._make_way(store, found)
         await self._say(store)
