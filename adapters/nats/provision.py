@@ -275,6 +275,8 @@ async def _patiently(jetstream: JetStreamContext, verb: str, config: StreamConfi
             except (ServiceUnavailableError, nats.errors.TimeoutError, nats.errors.NoRespondersError):
                 await asyncio.sleep(_RETRY_S)
             except ServerError as error:
+                if verb != "info":  # what it does not change is told by whoever wanted it changed
+                    raise
                 why = f"the server does not serve it: {error.description}; its log says more"
                 raise UnreachableError(f"stream {config.name}: {why}") from None
 
