@@ -298,7 +298,7 @@ class ModelRuntime(Machines):
 
     def set_stall(self, stall_us: int, now_us: int) -> list[Output]:
         """Change `offload_lent_stall_timeout`."""
-        self.owner.set_stall(stall_us)
+        self.owner.set_stall(stall_us, now_us)
         return self.settle(now_us, [])
 
     def tick(self, now_us: int) -> list[Output]:

@@ -55,8 +55,8 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
     """The newest lease event."""
     word: OrderKey | None = None
     """The newest other word."""
-    watched_us: int = 0
-    """When the master last said that it asks the helper what it still runs."""
+    heard_us: int = 0
+    """When the master last leased over it or asked its helper what it still runs, or the helper last answered a lend at all."""
     faster: bool = False
     """Both sides are measured, and the helper is the faster one."""
     left_us: int = 0
@@ -111,7 +111,7 @@ class LeaseBook:
         track = self.track(link)
         if track.newest is not None and order <= track.newest:
             return False, None
-        track.newest = order
+        track.newest, track.heard_us = order, now_us
         ended = self.live.pop(link, None)
         if isinstance(event, LeaseCleared):
             return True, self._updated(event, 0) if ended is not None else None
@@ -238,11 +238,11 @@ class LeaseBook:
         del track.out[request]
         track.left_us = now_us
 
-    def answered(self, link: LinkId) -> None:
+    def answered(self, link: LinkId, now_us: int) -> None:
         """Note that the helper of `link` answered a request: it does not refuse them all."""
         track = self.track(link)
         track.returns = track.failures = 0
-        track.failed_us = None
+        track.failed_us, track.heard_us = None, now_us
         lease = self.live.get(link)
         if lease is not None:
             lease.returned_until_us = lease.failed_until_us = None
@@ -252,8 +252,9 @@ class LeaseBook:
         for lease in self.live.values():
             lease.desk_full = False
 
-    def desk_full(self, link: LinkId) -> None:
+    def desk_full(self, link: LinkId, now_us: int) -> None:
         """Note that the helper of `link` answered busy."""
+        self.track(link).heard_us = now_us
         lease = self.live.get(link)
         if lease is not None:
             lease.desk_full = True
@@ -261,7 +262,7 @@ class LeaseBook:
     def returned(self, link: LinkId, now_us: int) -> None:
         """Note that the helper of `link` returned a request: each time in a row pauses twice as long, from 1 s to 32 s."""
         track = self.track(link)
-        track.returns += 1
+        track.returns, track.heard_us = track.returns + 1, now_us
         lease = self.live.get(link)
         if lease is not None:
             lease.returned_until_us = now_us + (_PAUSE_US << min(track.returns - 1, _DOUBLINGS_MAX))

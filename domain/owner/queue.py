@@ -28,7 +28,7 @@ _CUT_FACTOR, _CUT_US = 3, 30_000_000
 _ALIVE_US = 10_000_000
 """An answer of which something came so lately goes on, whatever its helper does not say to the master."""
 _UNWATCHED_FACTOR = 4
-"""Stall timeouts for which a helper may say nothing to its owner, unless the master asks it meanwhile what it still runs."""
+"""Stall timeouts for which neither a helper nor the master may say anything to the owner of what is lent."""
 _PENDING_US = 1_000_000
 """How long a request waits for a decision in flight, at most."""
 _STALE_ALLOWED = 64
@@ -46,6 +46,8 @@ class OwnerQueue(Custody):
         """A heap: when lent requests are cut off."""
         self._listen_us = 0
         """When what is lent is looked at next for a helper that has been silent for too long."""
+        self._stall_since_us = 0
+        """When the stall timeout became what it is: by a shorter one the master has not asked yet."""
         self._release_us: int | None = None
         """When the request that is kept now is looked at again."""
         self._kept: tuple[OwnRequest, Estimate] | None = None
@@ -138,7 +140,7 @@ class OwnerQueue(Custody):
         if not self.leases.take_word(word, order):
             return
         if isinstance(word, LeaseChecked):
-            self.leases.track(word.link).watched_us = now_us
+            self.leases.track(word.link).heard_us = now_us
         elif isinstance(word, LeaseStalled):
             for own in list(self.leases.track(word.link).out.values()):
                 heard = own.answering and now_us - own.heard_us < _ALIVE_US
@@ -192,7 +194,7 @@ class OwnerQueue(Custody):
         """The helper's answer was passed on whole."""
         link, lease = self._lend_over(own, now_us)
         self._say(self._facts.answered(own, link, lease, result), now_us, out)
-        self.leases.answered(link)
+        self.leases.answered(link, now_us)
         self._answered(own, result, now_us, out)
 
     def lend_returned(self, own: OwnRequest, reason: str, now_us: int, out: list[Output]) -> None:
@@ -214,7 +216,7 @@ class OwnerQueue(Custody):
         """The desk was full: held again, and as lendable as before."""
         link, lease = self._lend_over(own, now_us)
         self._say(self._facts.busy(own, link, lease), now_us, out)
-        self.leases.desk_full(link)
+        self.leases.desk_full(link, now_us)
         self._hold_again(own, "", now_us, out)
 
     def lend_failed(self, own: OwnRequest, failure: LendFailure, now_us: int, out: list[Output]) -> None:
@@ -264,11 +266,11 @@ class OwnerQueue(Custody):
             self._take_back_unwatched(now_us, out)
         self.expire_held(now_us, out)
 
-    def set_stall(self, stall_us: int) -> None:
-        """Change `offload_lent_stall_timeout`; what is lent is looked at anew."""
+    def set_stall(self, stall_us: int, now_us: int) -> None:
+        """Change `offload_lent_stall_timeout`; silence counts from now."""
         if stall_us != self._config.stall_us:
             self._config = msgspec.structs.replace(self._config, stall_us=stall_us)
-            self._listen_us = 0
+            self._listen_us, self._stall_since_us = 0, now_us
 
     # -- links, time, snapshot --------------------------------------------------------------------------------------
 
@@ -328,12 +330,13 @@ class OwnerQueue(Custody):
     def _take_back_unwatched(self, now_us: int, out: list[Output]) -> None:
         """Take back what a helper says nothing of for so long, while no master asks it: nobody else would ever notice.
 
-        A master that watches over a link asks its helper several times in that time, and the owner hears it ask.
+        A master that watches over a quiet link asks its helper several times in that time, and the owner hears it ask; over a
+        busy one it does not ask, and the owner hears of leases or of other requests.
         """
         self._listen_us = now_us + self._silence_us
         for own in [own for own in self._requests.values() if own.place == "lent"]:
             assert own.link is not None, f"request {own.new.request}: is lent over no link"
-            heard_us = max(own.since_us, own.heard_us, self.leases.track(own.link).watched_us)
+            heard_us = max(own.since_us, own.heard_us, self.leases.track(own.link).heard_us, self._stall_since_us)
             if heard_us + self._silence_us <= now_us:
                 self._cut_off(own, "unwatched", now_us, out)
             else:

@@ -153,16 +153,52 @@ def test_a_helper_that_a_master_asks_what_it_runs_has_all_its_time_again():
     assert [fact.reason for fact in facts(made.tick(UNWATCHED_US + 500 * SECOND), CutOff)] == ["unwatched"]
 
 
+def answers(made, at_us):
+    made.lend_answered(rid(4), L1, LendResult(), at_us)
+
+
+def hands_back(made, at_us):
+    made.lend_returned(rid(4), L1, "own_work", at_us)
+
+
+def is_full(made, at_us):
+    made.lend_busy(rid(4), L1, at_us)
+
+
+def is_leased_again(made, at_us):
+    made.take_lease(changed(slots=2, job_us=0), order(5), at_us, at_us)
+
+
+@pytest.mark.parametrize("sign", [answers, hands_back, is_full, is_leased_again])
+def test_over_a_busy_link_where_no_master_has_to_ask_a_long_job_has_all_its_time_from_the_last_that_was_heard(sign):
+    made, _ = lending(lease(slots=2, job_us=0, ttl_us=TTL))
+    assert made.counts().lent == 2
+    sign(made, 500 * SECOND)
+    late = [rid(3), rid(4)] if sign is is_leased_again else [rid(3)]
+    assert facts(made.tick(UNWATCHED_US + 500 * SECOND - 1), CutOff) == []
+    outputs = made.tick(UNWATCHED_US + 500 * SECOND)
+    assert [(fact.request, fact.reason) for fact in facts(outputs, CutOff)] == [(one, "unwatched") for one in late]
+
+
+def test_that_another_is_taken_back_gives_it_no_time():
+    made, _ = lending(lease(slots=2, job_us=0, ttl_us=TTL))
+    made.lend_failed(rid(4), L1, LendFailure(reason="helper_failed"), 500 * SECOND)
+    assert [fact.request for fact in facts(made.tick(UNWATCHED_US), CutOff)] == [rid(3)]
+
+
 def test_that_it_is_asked_over_another_link_gives_it_no_time():
     made, _ = lending(PROBE, held=1)
     made.take_word(word(LeaseChecked, OTHER_LINK, quiet_us=1), order(5), 500 * SECOND)
     assert [fact.reason for fact in facts(made.tick(UNWATCHED_US), CutOff)] == ["unwatched"]
 
 
-def test_how_long_a_silence_may_be_follows_the_stall_timeout_of_the_moment():
+def test_by_a_shorter_stall_timeout_silence_counts_from_the_change_for_the_master_could_not_ask_before():
     made, _ = lending(PROBE, held=1)
-    assert facts(made.set_stall(10 * SECOND, 39 * SECOND), CutOff) == []
-    assert [fact.reason for fact in facts(made.set_stall(5 * SECOND, 39 * SECOND), CutOff)] == ["unwatched"]
+    assert facts(made.set_stall(10 * SECOND, 500 * SECOND), CutOff) == []
+    # with every other control event it is said again
+    assert facts(made.set_stall(10 * SECOND, 530 * SECOND), CutOff) == []
+    assert facts(made.tick(540 * SECOND - 1), CutOff) == []
+    assert [fact.reason for fact in facts(made.tick(540 * SECOND), CutOff)] == ["unwatched"]
 
 
 def test_an_owner_listens_at_a_time_of_its_own_and_no_longer_than_something_is_lent():
