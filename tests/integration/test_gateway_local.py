@@ -204,6 +204,7 @@ async def test_a_frozen_node_holds_no_stream_of_a_client_for_ever_before_its_hea
             status, body, headers = await gateway.ask(stream=True)
         assert (status, code_of(body), headers["x-should-retry"]) == (502, "node_failed", "false")
         node.script = stream([event("a")], end=False)
+        gateway.forwarder.stream_silent_s = 1.0  # its head has to be in time
         async with asyncio.timeout(5), gateway.client.post(PATH, json=STREAM) as got:
             told = await got.read()
         assert told.startswith(event("a"))
@@ -212,11 +213,11 @@ async def test_a_frozen_node_holds_no_stream_of_a_client_for_ever_before_its_hea
 
 
 async def test_a_node_that_says_that_a_stream_waits_may_take_its_time(gateway: Gateway):
-    gateway.forwarder.stream_silent_s = 0.5
+    gateway.forwarder.stream_silent_s = 1.0
 
     async def waiting(_: Heard, reply: Reply) -> None:
         await reply.head(content_type="text/event-stream")
-        for _comment in range(8):
+        for _comment in range(12):
             await reply.chunk(b": waiting\n\n")
             await elapsed(0.1)
         await reply.chunk(DONE)
@@ -225,7 +226,7 @@ async def test_a_node_that_says_that_a_stream_waits_may_take_its_time(gateway: G
     async with odd_server(waiting) as node:
         gateway.know("n1", node.url, "public")
         async with gateway.client.post(PATH, json=STREAM) as got:
-            assert await got.read() == b": waiting\n\n" * 8 + DONE
+            assert await got.read() == b": waiting\n\n" * 12 + DONE
 
 
 async def test_an_error_event_of_the_node_is_the_only_one(gateway: Gateway):

@@ -2,11 +2,14 @@
 
 import contextlib
 import gzip
+import threading
 from collections.abc import AsyncIterator
 
 import msgspec
 from aiohttp import web
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from services.telemetry.tracing import Tracing
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +50,18 @@ class Collector:
             for scope in resource.scope_spans:
                 self.spans += [_seen(told, span) for span in scope.spans]
         return web.Response(body=b"", content_type="application/x-protobuf")
+
+
+def end_sending(tracing: Tracing) -> None:
+    """Wait until nothing of a closed tracing still tries to send: what it says seconds later would be heard in another test."""
+    processor = tracing._provider._active_span_processor._span_processors[0]  # type: ignore[attr-defined]
+    batches = processor._batch_processor
+    batches._shutdown_timeout_exceeded = True
+    processor.span_exporter.shutdown()
+    closing = [thread for thread in threading.enumerate() if thread.name == "last spans"]
+    for thread in (batches._worker_thread, *closing):
+        thread.join(10)
+        assert not thread.is_alive(), thread.name
 
 
 @contextlib.asynccontextmanager

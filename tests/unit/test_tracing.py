@@ -10,7 +10,7 @@ from domain.errors import BadConfigError
 from services.config import Config, TelemetryConfig
 from services.telemetry import tracing as tracing_module
 from services.telemetry.tracing import OFF, Tracing, tracing_of
-from tests.support.collector import Collector, Seen, collector
+from tests.support.collector import Collector, Seen, collector, end_sending
 
 CLIENT = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "tracestate": "a=b"}
 TRACE = CLIENT["traceparent"].split("-")[1]
@@ -94,6 +94,7 @@ async def test_a_collector_that_is_away_holds_up_no_end(monkeypatch):
         pass
     async with asyncio.timeout(3):
         await tracing.close()
+    await asyncio.to_thread(end_sending, tracing)
 
 
 async def test_a_trace_that_its_client_does_not_sample_is_not_sent():
