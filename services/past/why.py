@@ -336,9 +336,12 @@ async def _tags(past: Past, committed: Committed) -> tuple[list[str], str]:
 async def _between(stream: Stream, after: int, upto: int) -> tuple[list[StoredMessage], str]:
     """Return (the messages of a range, why not all of them)."""
     found: list[StoredMessage] = []
-    until = min(upto, after + FOUND_MAX)
-    if until <= after:
+    if upto <= after:
         return found, ""
+    ends = (await stream.bounds()).last
+    until = min(upto, after + FOUND_MAX, ends)
+    if until <= after:
+        return found, _ended(stream, ends, upto)
     try:
         async with aclosing(
             cast("AsyncGenerator[Sequence[StoredMessage], None]", stream.read(after=after, until=until))
@@ -347,7 +350,15 @@ async def _between(stream: Stream, after: int, upto: int) -> tuple[list[StoredMe
                 found += batch
     except HistoryGapError as error:
         return found, str(error)
-    return found, f"only the first {FOUND_MAX} messages of {stream.name} are told of" if until < upto else ""
+    if until == upto:
+        return found, ""
+    if until == ends:  # of a stream that was made anew, or has lost its newest: it would be waited for what never comes
+        return found, _ended(stream, ends, upto)
+    return found, f"only the first {FOUND_MAX} messages of {stream.name} are told of"
+
+
+def _ended(stream: Stream, ends: int, upto: int) -> str:
+    return f"{stream.name}: ends at {ends}, before message {upto}"
 
 
 def _tag_of(message: StoredMessage) -> str:

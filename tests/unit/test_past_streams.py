@@ -1,6 +1,7 @@
 """Stories out of the streams alone: gathered by time, whole or with a word on what is missing, clear about what nobody knows."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
 
 import msgspec
 import pytest
@@ -9,6 +10,7 @@ from adapters.log.history import Streams
 from domain.errors import BadIdError
 from domain.events import Finished, LeaseUpdated, LendAnswered, Lent, LinkRemoved
 from domain.ids import RequestId
+from domain.ports import StoredMessage
 from services.past.source import NotKnownError, Sought
 from services.past.streams import StreamsPast
 from services.past.why import last_plan, why_commit, why_lease, why_request
@@ -201,3 +203,30 @@ async def test_what_a_commit_had_read_is_told_however_long_before_it_was_stored(
         inputs = (await why_commit(past, made.version)).inputs
         assert sum(inputs.values()) == made.hi - made.lo + made.chi - made.clo
     assert (await why_commit(past, 1)).inputs["control.link_added"] == 1
+
+
+class Waiting(ListedStream):
+    """As the bus: whoever reads what is not stored yet waits for it."""
+
+    async def read(self, *, after: int, until: int | None = None) -> AsyncGenerator[Sequence[StoredMessage], None]:
+        last = (await self.bounds()).last
+        async for batch in super().read(after=after, until=None if until is None else min(until, last)):
+            yield batch
+        if until is not None and until > last:
+            await asyncio.Event().wait()
+
+
+async def test_what_a_commit_had_read_of_a_stream_that_ends_before_is_waited_for_by_nobody():
+    """It was made anew since, or has lost its newest messages."""
+    story = Story()
+    story.recorder.state("a", held(request(1), 1))
+    story.recorder.state("a", held(request(2), 2))
+    story.master.take(story.recorder.facts[story.seen :], [])
+    streams, made = stored(story.recorder, story.master.commits), story.master.commits[-1]
+    facts = Waiting("LW_EVENTS", story.recorder.facts[: made.hi - 1])
+    cut = msgspec.structs.replace(streams, events=facts, control=Waiting("LW_CONTROL", []))
+    async with asyncio.timeout(5):
+        told = await why_commit(StreamsPast(cut), made.version)
+    assert sum(told.inputs.values()) == made.hi - made.lo - 1
+    ends = f"LW_EVENTS: ends at {made.hi - 1}, before message {made.hi}"
+    assert told.incomplete == f"{ends}; LW_CONTROL: ends at 0, before message {made.chi}"
