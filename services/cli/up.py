@@ -77,6 +77,8 @@ async def watch_doubt(master: str, doubt: str, stop: asyncio.Event, *, every_s: 
         with suppress(TimeoutError):
             async with asyncio.timeout(every_s):
                 await stop.wait()
+        if stop.is_set():  # a master that does not answer would hold up the end
+            return
         said = await _health_of(master)
         status = said.get("status")
         if status == "safe_mode" and not doubt:

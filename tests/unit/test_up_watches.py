@@ -44,3 +44,22 @@ async def test_safe_mode_that_begins_later_is_said_on_the_console_once_and_its_e
         stop.set()
         await watching
     assert told[0].count("SAFE MODE") == 1
+
+
+async def test_who_is_told_to_stop_asks_nobody_any_more():
+    """A master that does not answer would hold up the end by as long as it is waited for."""
+    asked, stop = 0, asyncio.Event()
+
+    async def answer(_: web.BaseRequest) -> web.Response:
+        nonlocal asked
+        asked += 1
+        return web.json_response({})
+
+    app = web.Application()
+    app.router.add_get("/health", answer)
+    async with TestServer(app) as server:
+        watching = asyncio.create_task(watch_doubt(str(server.make_url("")).rstrip("/"), "", stop, every_s=600))
+        await asyncio.sleep(0)
+        stop.set()
+        await watching
+    assert asked == 0
