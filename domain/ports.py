@@ -132,5 +132,9 @@ class WitnessBook(Protocol):
         ...
 
     async def put_aside(self) -> str:
-        """Put aside what cannot be read, which an operator's word ends as well; return where it is now, empty if all is well."""
+        """Put aside what cannot be read, which an operator's word ends as well; return where it is now, empty if all is well.
+
+        Raises:
+            HistoryError: it cannot be put aside.
+        """
         ...

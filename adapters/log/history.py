@@ -281,7 +281,8 @@ def stored_commit(message: StoredMessage) -> Commit:
             f"commit {stored.version}: continues a commit of digest {stored.prev[:40]!r}, which is none"
         )
     if stored.hi < stored.lo or stored.chi < stored.clo:
-        raise ChainBrokenError(f"commit {stored.version}: folds facts ({stored.lo}, {stored.hi}]: no range of any")
+        ranges = f"facts ({stored.lo}, {stored.hi}] and control events ({stored.clo}, {stored.chi}]"
+        raise ChainBrokenError(f"commit {stored.version}: folds {ranges}: one of them is no range")
     if not _GENERATION.fullmatch(stored.generation):  # a dash or a dot in it would tear the order of its decisions
         raise ChainBrokenError(f"commit {stored.version}: generation {stored.generation[:40]!r} is no name of one")
     if stored.version != message.seq:

@@ -37,12 +37,19 @@ class FileWitnessBook:
         return self._newest
 
     async def put_aside(self) -> str:
-        """Put a checkpoint that cannot be read aside, as `.unreadable`; return where it is, empty if there is none such."""
+        """Put a checkpoint that cannot be read aside, as `.unreadable`; return where it is, empty if there is none such.
+
+        Raises:
+            HistoryError: it cannot be put aside either.
+        """
         try:
             await self.read()
-        except HistoryError:
+        except HistoryError as unread:
             aside = self._path.with_suffix(".unreadable")
-            await asyncio.to_thread(self._path.replace, aside)
+            try:
+                await asyncio.to_thread(self._path.replace, aside)
+            except OSError as error:
+                raise HistoryError(f"{unread}; nor can it be put aside: {error}") from None
             return str(aside)
         return ""
 

@@ -13,7 +13,7 @@ import msgspec
 
 from adapters.log.generations import GAP
 from adapters.log.history import History, first_of_generation, stored_commit
-from adapters.log.renewal import begin_generation, later_than
+from adapters.log.renewal import begin_generation, later_than, newest_readable
 from domain.errors import BusError, FactsLostError, HistoryError, HistoryGapError, LedgerBehindError
 from domain.events.commit import Commit, encode_commit
 from domain.ids import Generation
@@ -136,7 +136,9 @@ class MasterLoop:
         """Begin a new generation over what is left, as a bus of relaxed durability has been promised to: never silently."""
         LOG.error("history_gap", extra={"gap": gap})
         cluster, signer = self.parts.reader.cluster, self.parts.signer
-        later = later_than([self._loaded])
+        # also behind one that was believed for a checkpoint, its beginner's key being gone or another one
+        head = await newest_readable(self.parts.streams.ledger)
+        later = later_than([self._loaded], [head.generation] if head is not None else [])
         await begin_generation(self.parts.streams, later, GAP + gap, cluster=cluster, signer=signer)
 
     async def _safe_mode(self, doubt: str) -> None:
@@ -147,12 +149,15 @@ class MasterLoop:
         self.ready.set()
         LOG.error("safe_mode", extra={"doubt": doubt, "version": self.history.position.version})
         doubted = max(self._loaded, self.history.position.generation)
-        generation, said, why = Generation(""), False, ""
+        generation, aside, said, why = Generation(""), "", False, ""
         while not generation:
             said = said or await say_safe_mode(self.parts, doubt, self._loaded)
             await asyncio.sleep(SAFE_LOOK_EVERY_S)
             try:
-                generation = await self._renewed(doubted)
+                begun = await self._renewed(doubted)
+                # else it would hold this master in safe mode whatever generation begins
+                aside = await self.parts.witness.put_aside() if begun else ""
+                generation = begun
             except HistoryError as error:
                 if str(error) not in {why, doubt}:
                     why = str(error)
@@ -160,8 +165,6 @@ class MasterLoop:
                     LOG.error("safe_mode_not_left", extra={"why": why})  # noqa: TRY400  # the words say it all
             except BusError:
                 pass
-        # else it would hold this master in safe mode whatever generation begins
-        aside = await self.parts.witness.put_aside()
         LOG.warning("safe_mode_left", extra={"doubt": doubt, "generation": generation, "put_aside": aside})
         self.doubt, self.behind = "", Generation("")
 

@@ -157,8 +157,11 @@ async def renew(config: Config, url: str, reason: str, *, from_file: bool) -> Co
     finally:
         await bus.close()
     # only now: a doubt ends by an operator's word that is stored, not by one that was tried
-    if aside := await FileWitnessBook(checkpoint(config.data)).put_aside():
-        _LOG.warning("witness_put_aside", extra={"file": aside})
+    try:
+        if aside := await FileWitnessBook(checkpoint(config.data)).put_aside():
+            _LOG.warning("witness_put_aside", extra={"file": aside})
+    except HistoryError as error:  # a master on this directory says so too; what follows is no less due
+        _LOG.warning("witness_not_put_aside", extra={"error": str(error)})
     if first.clo:  # what was decided before that is read no more
         try:
             again = await asyncio.to_thread(_restate, url, operator)

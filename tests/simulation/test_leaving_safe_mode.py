@@ -175,6 +175,23 @@ def test_a_master_whose_witness_is_torn_stays_in_safe_mode_until_a_later_word_th
     play(scenario)
 
 
+def test_a_master_whose_witness_cannot_be_put_aside_says_so_and_leaves_safe_mode_once_it_can():
+    """Of a directory in which it may not write; its process must not end for that."""
+
+    async def scenario(scene: Scene) -> None:
+        await lived(scene)
+        scene.book.torn = scene.book.stuck = True
+        loop = await restarted(scene)
+        await scene.renew("we looked")
+        await scene.beat("a", "b", seconds=3)
+        assert (loop.mode, "nor can it be put aside" in loop.doubt) == ("safe_mode", True)
+        scene.book.stuck = False
+        await scene.beat("a", "b", seconds=3)
+        assert loop.mode == "active", loop.doubt
+
+    play(scenario)
+
+
 def test_a_word_that_sorts_before_what_was_seen_leads_nowhere_and_the_master_says_behind_what_it_must_sort():
     async def scenario(scene: Scene) -> None:
         await lived(scene)
@@ -284,8 +301,24 @@ def no_range(last: Commit) -> Commit:
     return msgspec.structs.replace(last, lo=last.hi, hi=last.hi - 2, clo=last.chi, decisions=(), rejected=(), state="")
 
 
-@pytest.mark.parametrize("forged", [unknown_node, no_range], ids=lambda forged: forged.__name__)
-def test_a_commit_that_no_master_can_apply_is_a_doubt_and_no_end_of_the_process(forged: Callable[[Commit], Commit]):
+def no_range_of_control_events(last: Commit) -> Commit:
+    return msgspec.structs.replace(
+        last, lo=last.hi, clo=last.chi, chi=last.chi - 1, decisions=(), rejected=(), state=""
+    )
+
+
+@pytest.mark.parametrize(
+    ("forged", "why"),
+    [
+        (unknown_node, "cannot be applied"),
+        (no_range, "one of them is no range"),
+        (no_range_of_control_events, "and control events (0, -1]: one of them is no range"),
+    ],
+    ids=["an unknown node", "no range", "no range of control events"],
+)
+def test_a_commit_that_no_master_can_apply_is_a_doubt_and_no_end_of_the_process(
+    forged: Callable[[Commit], Commit], why: str
+):
     """Its digest is right: whoever has the master's key on the bus can store it, and every start would come upon it."""
 
     async def scenario(scene: Scene) -> None:
@@ -298,6 +331,7 @@ def test_a_commit_that_no_master_can_apply_is_a_doubt_and_no_end_of_the_process(
         await scene.burst("x")
         await scene.beat("a", "b", seconds=5)
         assert loop.mode == "safe_mode"
+        assert why in loop.doubt
         again = await restarted(scene)
         assert again.mode == "safe_mode"
         await scene.renew("we looked")

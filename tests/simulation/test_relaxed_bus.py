@@ -1,17 +1,22 @@
 """What a bus of relaxed durability may lose is its newest facts: anything else is safe mode there too."""
 
+import asyncio
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
-from adapters.keys import Signer
+from adapters.keys import Signer, new_nkey
+from adapters.log.checkpoints import CheckpointBook, sign
 from adapters.log.generations import GAP, safe_mode_left
-from domain.events import SettingChanged
+from domain.events import Checkpoint, SettingChanged
 from domain.events.commit import decode_commit
 from domain.ports import Witnessed
+from services.master.checkpoints import Checkpoints
 from services.master.loop import MasterLoop
-from tests.support.history import finished, held
+from tests.support.history import CLUSTER, finished, held
 from tests.support.scene import SEED, Book, Scene, play
 
 
@@ -181,4 +186,42 @@ def test_a_master_that_has_seen_commits_is_not_led_out_of_its_doubt_by_another_t
         await scene.beat("a", "b", seconds=5)
         assert again.mode == "active"
 
+    play(scenario)
+
+
+def test_what_a_master_begins_by_itself_sorts_also_behind_a_generation_of_an_operator_whose_key_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """It is believed for a checkpoint that was signed in it, though nobody knows any more who began it."""
+
+    async def at_once(call: Callable[..., Any], *given: object) -> Any:
+        return call(*given)
+
+    async def scenario(scene: Scene) -> None:
+        book = Checkpoints(CheckpointBook(tmp_path), Signer(SEED), CLUSTER, scene.clock)
+
+        async def restarted_with_book() -> MasterLoop:
+            loop = scene.master()
+            loop.parts = msgspec.structs.replace(loop.parts, checkpoints=book)
+            await scene.beat("a", "b", seconds=5)
+            return loop
+
+        await lived(scene)
+        first = await scene.renew("before the key was lost", "0002ffff", signer=Signer(new_nkey()[0]))
+        signed = Checkpoint(
+            cluster=CLUSTER, generation=first.generation, version=first.version, digest=first.digest, hi=first.hi,
+            chi=first.chi, state=first.state, at_us=1,
+        )  # fmt: skip
+        await book.book.add(sign(signed, Signer(SEED)))
+        loop = await restarted_with_book()
+        assert (loop.mode, loop.history.position.generation) == ("active", "0002ffff"), loop.doubt
+        await scene.burst("w")
+        await scene.beat("a", "b", seconds=3)
+        await scene.stop()
+        scene.events.truncate((await scene.commits())[-1].hi - 3)
+        loop = await restarted_with_book()
+        assert loop.mode == "active", loop.doubt
+        assert loop.history.position.generation.startswith("0003")
+
+    monkeypatch.setattr(asyncio, "to_thread", at_once)  # virtual time waits for no thread
     play(scenario)

@@ -57,7 +57,7 @@ class Book:
 
     def __init__(self) -> None:
         self.kept: Witnessed | None = None
-        self.broken = self.torn = False
+        self.broken = self.torn = self.stuck = False
 
     async def read(self) -> Witnessed | None:
         """Return what is kept."""
@@ -67,6 +67,8 @@ class Book:
 
     async def put_aside(self) -> str:
         """Put aside what cannot be read."""
+        if self.torn and self.stuck:
+            raise HistoryError("checkpoint: must be a witnessed commit, is not; nor can it be put aside")
         aside, self.torn = "aside" if self.torn else "", False
         return aside
 

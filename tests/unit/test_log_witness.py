@@ -63,3 +63,11 @@ async def test_a_witness_that_may_not_be_read_is_a_doubt_and_is_put_aside_like_o
     await book.write(seen(3))
     assert await book.put_aside() == ""
     assert await FileWitnessBook(path).read() == seen(3)
+
+
+async def test_a_witness_that_can_neither_be_read_nor_put_aside_is_a_doubt_that_says_both(tmp_path: Path):
+    path = tmp_path / "checkpoint.json"
+    path.write_bytes(b"\0")
+    (path.with_suffix(".unreadable") / "something").mkdir(parents=True)
+    with pytest.raises(HistoryError, match=r"must be a witnessed commit, is not.*nor can it be put aside"):
+        await FileWitnessBook(path).put_aside()
