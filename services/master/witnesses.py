@@ -17,7 +17,7 @@ from domain.ports import Witnessed
 LOG = logging.getLogger("leaseway.master")
 WAIT_S = 5.0
 _MISDIRECTED: Final = 421
-"""The projector does not answer to the name by which it is asked: its own configuration has to state it (docs/adr/0027)."""
+"""Who is asked does not answer to the name by which it is: its own configuration has to state it (docs/adr/0027)."""
 SIGNED_MAX: Final = 1000
 """The newest so many checkpoints are asked for: sixteen hours of one a minute."""
 WHO: Final = "ClickHouse"
@@ -69,17 +69,20 @@ class _Master(msgspec.Struct):
 
 async def doubted_by(masters: Sequence[str]) -> list[Generation]:
     """Return the generations behind which the ledger is, by the word of those masters that answer and are in safe mode for it."""
-    said = await asyncio.gather(*(_asked(f"{url.strip()}/health", _Master) for url in masters))
+    words = ("master_refuses", "master_not_asked")
+    said = await asyncio.gather(*(_asked(f"{url.strip()}/health", _Master, words) for url in masters))
     return [Generation(each.behind[:GENERATION_CHARS_MAX]) for each in said if each is not None and each.behind]
 
 
-async def _asked(url: str, kind: type[A]) -> A | None:
+async def _asked(
+    url: str, kind: type[A], words: tuple[str, str] = ("clickhouse_refuses", "clickhouse_no_witness")
+) -> A | None:
     try:
         async with asyncio.timeout(WAIT_S), aiohttp.ClientSession() as session, session.get(url) as answer:
             if answer.status == _MISDIRECTED:
-                LOG.warning("clickhouse_refuses", extra={"url": url, "why": (await answer.text())[:500]})
+                LOG.warning(words[0], extra={"url": url, "why": (await answer.text())[:500]})
                 return None
             return msgspec.json.decode(await answer.read(), type=kind)
     except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError, OSError) as error:
-        LOG.info("clickhouse_no_witness", extra={"url": url, "why": str(error) or type(error).__name__})
+        LOG.info(words[1], extra={"url": url, "why": str(error) or type(error).__name__})
         return None

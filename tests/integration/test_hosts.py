@@ -17,7 +17,7 @@ from services.config import BusConfig, ClickhouseConfig, Config, HttpConfig, Nod
 from services.gateway import main as gateway
 from services.hosts import SETTING, of_operators
 from services.master import main as master
-from services.master.witnesses import NOTHING, clickhouse_at
+from services.master.witnesses import NOTHING, clickhouse_at, doubted_by
 from services.node import main as node
 from services.projector import main as projector
 from tests.support.nats import ServerUnderTest
@@ -84,7 +84,9 @@ async def test_no_process_at_loopback_answers_to_a_name_that_nobody_has_stated(
         assert (status == 403 and said["error"]["code"] == "origin_not_allowed") == (kind in OPERATORS)
 
 
-async def test_a_master_that_its_projector_does_not_answer_to_by_name_says_so(caplog: pytest.LogCaptureFixture) -> None:
+async def test_who_is_not_answered_to_by_the_name_that_it_asked_for_says_so_of_whom(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def nothing(_: Call) -> web.StreamResponse:
         raise AssertionError("nobody is let in")
 
@@ -93,10 +95,12 @@ async def test_a_master_that_its_projector_does_not_answer_to_by_name_says_so(ca
     assert (
         await clickhouse_at(f"http://0x7f000001:{port}")() == NOTHING
     )  # a name that leads to loopback, and no address
+    assert await doubted_by([f"http://0x7f000001:{port}"]) == []
     await server.stop()
-    told = {record.why for record in caplog.records if record.message == "clickhouse_refuses"}  # type: ignore[attr-defined]
-    assert told
-    assert all("0x7f000001" in why and SETTING in why for why in told)
+    said = [record for record in caplog.records if record.name == "leaseway.master"]
+    assert {record.message for record in said[:-1]} == {"clickhouse_refuses"}
+    assert said[-1].message == "master_refuses"
+    assert all("0x7f000001" in record.why and SETTING in record.why for record in said)  # type: ignore[attr-defined]
 
 
 async def test_a_load_balancer_that_asks_in_http_1_0_and_states_no_host_is_answered_and_nobody_else_without_one() -> (
