@@ -46,5 +46,5 @@ async def test_a_master_that_stays_in_safe_mode_is_named_with_why_and_one_that_d
     async with master(*said) as server:
         url = str(server.make_url("")).rstrip("/")
         place = Here(Config(data=tmp_path), Endpoints(master=f"http://127.0.0.1:9,{url}"))
-        assert await tell_masters(place, within_s=1 if told else 10) is not bool(told)
+        assert await tell_masters(place, within_s=2 if told else 10) is not bool(told)
     assert capsys.readouterr().err.strip() == (f"the master at {url} {told}" if told else "")
