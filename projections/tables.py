@@ -35,6 +35,9 @@ MIGRATIONS: Final = (
 )
 """In order, without gaps, from 1."""
 
+OF_WRITERS: Final = tuple(step for step in MIGRATIONS if step.number == 5)
+"""What makes the table that says who writes: it must be there before anybody does."""
+
 EXPIRING: Final = ("events", "decisions", "requests", "commits", "rejected", "loads", "health")
 """Tables of messages' rows that ClickHouse drops by itself once `offload_decisions_retention` is over."""
 

@@ -20,7 +20,7 @@ from domain.ports import Clock, Stream
 from domain.subjects import CONTROL
 from projections.project import LAST_TABLE, STREAMS
 from projections.rollups import ROLLUPS
-from projections.tables import MIGRATIONS, RETAINED
+from projections.tables import MIGRATIONS, OF_WRITERS, RETAINED
 from services.projector.alone import Alone
 from services.projector.backoff import Backoff
 from services.projector.batches import BatchLimits
@@ -125,8 +125,9 @@ class Projector:
             notes = Notes(store, self._setup.cluster)
             await in_thread(notes.check_cluster)  # before anything of somebody else's is touched
             self.schema = await in_thread(migrate, store, MIGRATIONS)
-            await self._make_missing(store, notes)
+            await in_thread(make_missing, store, OF_WRITERS)
             await self._alone.begin(store)
+            await self._make_missing(store, notes)  # by the one that writes: another one would leave them empty
             await in_thread(drop_left_behind, store, RETAINED, ROLLUPS)
             await in_thread(ensure_views, store, ROLLUPS)
         except BaseException:

@@ -292,10 +292,37 @@ tests:
 """
 
 
+WAITING = """
+rule_files: [alerts.yml]
+tests:
+  - interval: 15s
+    input_series:
+      - {series: 'leaseway_clickhouse_up{job="projector", instance="attic"}', values: "1x40"}
+      - {series: 'leaseway_projector_lag_messages{job="projector", instance="attic", stream="LW_EVENTS"}', values: "7x40"}
+      - {series: 'leaseway_clickhouse_up{job="projector", instance="studio"}', values: "0x40"}
+      - {series: 'leaseway_clickhouse_trouble{job="projector", instance="studio", cause="taken"}', values: "1x40"}
+      - {series: 'leaseway_projector_lag_messages{job="projector", instance="studio", stream="LW_EVENTS"}', values: "90000x40"}
+    promql_expr_test:
+      - {expr: 'ALERTS{alertname="LeasewayRowsLag"}', eval_time: 9m, exp_samples: []}
+  - interval: 15s
+    input_series:
+      - {series: 'leaseway_clickhouse_up{job="projector", instance="attic"}', values: "0x40"}
+      - {series: 'leaseway_clickhouse_trouble{job="projector", instance="attic", cause="away"}', values: "1x40"}
+      - {series: 'leaseway_projector_lag_messages{job="projector", instance="attic", stream="LW_EVENTS"}', values: "90000x40"}
+    promql_expr_test:
+      - expr: count by (stream, instance) (ALERTS{alertstate="firing", alertname="LeasewayRowsLag"})
+        eval_time: 9m
+        exp_samples:
+          - {labels: '{stream="LW_EVENTS"}', value: 1}
+          - {labels: '{instance="attic"}', value: 1}
+"""
+
+
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool comes with Prometheus")
-def test_a_model_whose_every_request_is_refused_and_a_node_that_two_masters_miss_are_one_alert_each(tmp_path: Path):
+@pytest.mark.parametrize("said", [REFUSED, WAITING], ids=["refused", "waiting"])
+def test_alerts_are_one_for_what_is_wrong_and_none_for_what_is_not(tmp_path: Path, said: str):
     shutil.copy(COMPOSE / "prometheus" / "alerts.yml", tmp_path)
-    (tmp_path / "test.yml").write_text(REFUSED)
+    (tmp_path / "test.yml").write_text(said)
     made = subprocess.run(
         ["promtool", "test", "rules", "test.yml"], cwd=tmp_path, capture_output=True, text=True, check=False
     )

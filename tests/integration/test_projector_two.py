@@ -3,13 +3,14 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from adapters.clickhouse.store import open_store
+from domain.errors import StoreError
 from domain.subjects import EVENTS
 from services.projector import alone as alone_module
 from services.projector import backoff as backoff_module
@@ -17,7 +18,7 @@ from services.projector.projector import Projector, Setup
 from tests.integration.test_projector_api import Client
 from tests.support.chdb import ON_SERVER
 from tests.support.clickhouse_http import HttpClickhouse
-from tests.support.facts import CLUSTER, Teller, lent
+from tests.support.facts import CLUSTER, Teller, finished, lent
 from tests.support.lives import life
 from tests.support.projections import QUICK, Bus, caught_up, counts, running
 from tests.support.projector_child import EXPECTED
@@ -90,7 +91,7 @@ async def test_the_second_one_says_who_writes_and_goes_on_when_the_first_one_end
 
 async def test_one_that_was_cut_off_makes_way_for_the_one_that_took_over(dsn: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(alone_module, "BEAT_S", 0.2)
-    monkeypatch.setattr(alone_module, "ALIVE_S", 2)
+    monkeypatch.setattr(alone_module, "ALIVE_S", 4)  # whole seconds: less, and a busy machine is taken for gone
     bus, teller = Bus(), Teller("n1")
     async with sick_clickhouse(dsn) as door:
         first, second = a_projector_on("attic", door.dsn, bus), a_projector_on("studio", dsn, bus)
@@ -111,3 +112,24 @@ async def test_one_that_was_cut_off_makes_way_for_the_one_that_took_over(dsn: st
                 assert messages == 30
                 final = "SELECT count() AS n FROM events FINAL WHERE stream = {s:String}"
                 assert (await asyncio.to_thread(second.store.query, final, {"s": EVENTS}))[0]["n"] == 30, rows
+
+
+async def test_a_table_that_was_dropped_is_filled_by_the_one_that_writes_though_another_one_waits(dsn: str):
+    bus, teller = Bus(), Teller("n1")
+    await bus.tell(teller, *(finished(number) for number in range(10)))
+    first, second = a_projector_on("attic", dsn, bus), a_projector_on("studio", dsn, bus)
+    async with running(first):
+        await caught_up(first, await bus.ends())
+        assert first.store is not None
+        await asyncio.to_thread(first.store.command, "DROP TABLE requests SYNC")
+        async with running(second):
+            await until("the other one waits", lambda: second.causes == {"taken"})
+            await bus.tell(teller, *(finished(number) for number in range(10, 20)))
+
+            async def filled() -> bool:
+                with suppress(StoreError):  # it is not there yet
+                    store = first.store
+                    return store is not None and await asyncio.to_thread(counts, store, "requests", EVENTS) == (20, 20)
+                return False
+
+            await until("it has its rows again", filled)
