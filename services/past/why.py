@@ -338,8 +338,9 @@ async def _between(stream: Stream, after: int, upto: int) -> tuple[list[StoredMe
     found: list[StoredMessage] = []
     if upto <= after:
         return found, ""
-    ends = (await stream.bounds()).last
-    until = min(upto, after + FOUND_MAX, ends)
+    until, ends = min(upto, after + FOUND_MAX), (await stream.bounds()).last
+    if ends < until and await stream.get(until) is None:  # else it has more, of an older life of the stream
+        until = ends
     if until <= after:
         return found, _ended(stream, ends, upto)
     try:

@@ -10,7 +10,7 @@ from adapters.log.history import Streams
 from domain.errors import BadIdError
 from domain.events import Finished, LeaseUpdated, LendAnswered, Lent, LinkRemoved
 from domain.ids import RequestId
-from domain.ports import StoredMessage
+from domain.ports import Bounds, StoredMessage
 from services.past.source import NotKnownError, Sought
 from services.past.streams import StreamsPast
 from services.past.why import last_plan, why_commit, why_lease, why_request
@@ -214,6 +214,24 @@ class Waiting(ListedStream):
             yield batch
         if until is not None and until > last:
             await asyncio.Event().wait()
+
+
+class Archive(ListedStream):
+    """As ClickHouse: what it has of an older life of the stream goes on beyond the end of the newest."""
+
+    async def bounds(self) -> Bounds:
+        return Bounds(1, 2, 0)
+
+
+async def test_what_a_commit_had_read_of_an_older_life_of_a_stream_is_told_as_far_as_it_is_kept():
+    story = Story()
+    story.recorder.state("a", held(request(1), 1))
+    story.master.take(story.recorder.facts[story.seen :], [])
+    streams, made = stored(story.recorder, story.master.commits), story.master.commits[-1]
+    facts = Archive("LW_EVENTS", story.recorder.facts)
+    told = await why_commit(StreamsPast(msgspec.structs.replace(streams, events=facts)), made.version)
+    assert sum(told.inputs.values()) == made.hi - made.lo + made.chi - made.clo
+    assert (made.hi > 2, told.incomplete) == (True, "")
 
 
 async def test_what_a_commit_had_read_of_a_stream_that_ends_before_is_waited_for_by_nobody():
