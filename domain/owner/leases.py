@@ -5,7 +5,7 @@ from collections.abc import Collection
 import msgspec
 
 from domain.actions import OrderKey
-from domain.events import LeaseChanged, LeaseCleared, LeaseGranted, LeaseRefused, LeaseUpdated, LinkPriced
+from domain.events import LeaseChanged, LeaseChecked, LeaseCleared, LeaseGranted, LeaseRefused, LeaseUpdated, LinkPriced
 from domain.events.decision import LeaseEvent, LinkWord
 from domain.ids import LeaseId, LinkId, ModelId, RequestId
 from domain.owner.request import OwnRequest
@@ -54,7 +54,9 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
     newest: OrderKey | None = None
     """The newest lease event."""
     word: OrderKey | None = None
-    """The newest other word."""
+    """The newest other word, but for questions."""
+    asked: OrderKey | None = None
+    """The newest question to its helper: an older word that comes after it holds all the same."""
     heard_us: int = 0
     """When the master last leased over it or asked its helper what it still runs, or the helper last answered a lend at all."""
     faster: bool = False
@@ -146,9 +148,13 @@ class LeaseBook:
         """Take another word on a link; tell whether it is one of ours, or was while something is out over it, and news."""
         if word.link not in self.links and not self.out(word.link):
             return False
-        track = self.track(word.link)
-        if track.word is not None and order <= track.word:
+        track, asks = self.track(word.link), isinstance(word, LeaseChecked)
+        newest = track.asked if asks else track.word
+        if newest is not None and order <= newest:
             return False
+        if asks:
+            track.asked = order
+            return True
         track.word = order
         if isinstance(word, LinkPriced):
             track.faster = word.faster and word.link in self.links

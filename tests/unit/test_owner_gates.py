@@ -3,7 +3,7 @@
 import pytest
 
 from domain.actions import CancelLend, Lend
-from domain.events import CutOff, Held, LeaseChecked, LeaseStalled, LendReturned, Lent
+from domain.events import CutOff, Held, LeaseChecked, LeaseStalled, LendReturned, Lent, LinkPriced
 from domain.ids import LeaseId, RequestId
 from domain.inputs import LendFailure, LendResult, NewSize
 from domain.runtime import Counts
@@ -184,6 +184,15 @@ def test_that_another_is_taken_back_gives_it_no_time():
     made, _ = lending(lease(slots=2, job_us=0, ttl_us=TTL))
     made.lend_failed(rid(4), L1, LendFailure(reason="helper_failed"), 500 * SECOND)
     assert [fact.request for fact in facts(made.tick(UNWATCHED_US), CutOff)] == [rid(3)]
+
+
+def test_that_it_is_asked_is_heard_once_and_hides_no_older_word_of_the_link_which_may_come_after_it():
+    made, _ = lending(PROBE, held=1)
+    made.take_word(word(LeaseChecked, quiet_us=1), order(5), 500 * SECOND)
+    made.take_word(word(LeaseChecked, quiet_us=1), order(5), 600 * SECOND)  # by who replays it, too
+    made.take_word(word(LinkPriced, faster=True), order(4), 600 * SECOND)
+    assert made.owner.leases.track(LINK).faster
+    assert [fact.reason for fact in facts(made.tick(UNWATCHED_US + 500 * SECOND), CutOff)] == ["unwatched"]
 
 
 def test_that_it_is_asked_over_another_link_gives_it_no_time():
