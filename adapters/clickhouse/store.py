@@ -33,6 +33,8 @@ _OTHERS_WORDS: Final = re.compile(r"received HTTP status 50[234]\b")
 """What stands before ClickHouse says that it cannot reach it."""
 NO_COLUMN: Final = 16
 """ClickHouse's code for a column that a table does not have."""
+NO_TABLE: Final = 60
+"""ClickHouse's code for a table that is not there."""
 
 Parameters = Mapping[str, object]
 

@@ -44,6 +44,12 @@ def others(store: Store, life: str, *, within_s: int) -> list[Writer]:
     return [Writer(**row) for row in found]
 
 
+def is_known(store: Store, life: str) -> bool:
+    """Tell whether anything that `life` has ever said is there."""
+    found = store.query("SELECT count() AS n FROM writers WHERE life = {life:String}", {"life": life})
+    return bool(found[0]["n"])
+
+
 def say(store: Store, writer: Writer, beat: int) -> None:
     """Say that `writer` is there, for the `beat`th time.
 

@@ -15,7 +15,7 @@ import msgspec
 
 from adapters.clickhouse import writers
 from adapters.clickhouse.causes import cause_of
-from adapters.clickhouse.store import Store
+from adapters.clickhouse.store import NO_TABLE, Store
 from adapters.clickhouse.writers import Writer
 from adapters.clock import new_incarnation
 from domain.errors import StoreError, StoreTakenError
@@ -55,7 +55,7 @@ class Alone:
 
         Raises:
             StoreTakenError: another one writes that began earlier, or while nothing was heard of this one.
-            StoreError: somebody has dropped the table that holds these words.
+            StoreError: somebody has dropped the table that holds these words, be it made again by another one.
         """
         while True:
             await asyncio.sleep(BEAT_S)
@@ -75,6 +75,9 @@ class Alone:
 
     async def _look(self, store: Store) -> None:
         silent_us = self._clock.monotonic_us() - self._said_us
+        if self._is_said and not await in_thread(writers.is_known, store, self._me.life):
+            rule = "table writers must hold what this projector has said: somebody has dropped it"
+            raise StoreError(f"clickhouse {store.shown}: {rule}", code=NO_TABLE)
         found = await self._others(store)
         # others reckon in whole seconds: none of them takes this one for gone any sooner
         if silent_us < (ALIVE_S - 1) * 1_000_000:

@@ -9,9 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from adapters.clickhouse.causes import cause_of
+from adapters.clickhouse.migrate import migrate
 from adapters.clickhouse.store import open_store
+from adapters.clock import SystemClock
 from domain.errors import StoreError
 from domain.subjects import EVENTS
+from projections.tables import MIGRATIONS
 from services.projector import alone as alone_module
 from services.projector import backoff as backoff_module
 from services.projector.projector import Projector, Setup
@@ -132,4 +136,29 @@ async def test_a_table_that_was_dropped_is_filled_by_the_one_that_writes_though_
                     return store is not None and await asyncio.to_thread(counts, store, "requests", EVENTS) == (20, 20)
                 return False
 
-            await until("it has its rows again", filled)
+            await until("it has its rows again", filled, timeout_s=60)
+
+
+async def test_one_whose_word_is_gone_opens_tables_anew_that_another_one_may_have_made_again(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(alone_module, "BEAT_S", 0.05)
+    store = await asyncio.to_thread(open_store, dsn, database=f"anew_{os.urandom(4).hex()}")
+    await asyncio.to_thread(migrate, store, MIGRATIONS)
+    alone = alone_module.Alone("attic", SystemClock())
+    await alone.begin(store)
+    keeping = asyncio.create_task(alone.keep(store))
+
+    async def ended() -> bool:
+        await asyncio.to_thread(store.command, "TRUNCATE TABLE writers")
+        return keeping.done()
+
+    try:
+        await until("it finds that its word is gone", ended, timeout_s=30, every_s=0.1)
+        with pytest.raises(StoreError, match="somebody has dropped it") as raised:
+            keeping.result()
+        assert cause_of(raised.value) == "no_table"
+    finally:
+        keeping.cancel()
+        await asyncio.wait({keeping})
+        await asyncio.to_thread(store.close)
