@@ -57,6 +57,8 @@ class Reader:
         self._per_pull = _BATCH_FIRST
         self._broken = True
         self._gap = False
+        self._empty = False
+        """The server has found nothing to deliver since the newest message was taken."""
         self._fruitless = 0
         self._prefix = b""
         """Of the reply subjects of what this consumer delivers, in a server without domains."""
@@ -71,10 +73,10 @@ class Reader:
         silent_s = 0.0
         while not self._buffer:
             self._wake.clear()
-            if self._broken or self._connection != self._bus.connections or silent_s >= SILENCE_S:
-                self._gap = (
-                    self._gap or silent_s >= SILENCE_S
-                )  # a message at the end may be gone: nothing newer will show it
+            if silent_s >= SILENCE_S or (self._until is not None and self._empty and await self._is_behind()):
+                # a message at the end may be gone: nothing newer will show it
+                self._broken = self._gap = True
+            if self._broken or self._connection != self._bus.connections:
                 await self._begin()
                 silent_s = 0.0
             self._pull()
@@ -92,6 +94,14 @@ class Reader:
         if not self._broken:
             self._pull()
         return batch
+
+    async def _is_behind(self) -> bool:
+        """Tell whether the stream is said to go on behind what was taken, although the server found nothing to deliver."""
+        self._empty = False
+        try:
+            return (await self._stream.bounds()).last > self._taken
+        except (NoAnswerError, StreamMissingError):
+            return True  # whoever begins anew finds out
 
     def close(self) -> None:
         """Give the consumer back; the server forgets it by itself where that gets lost."""
@@ -136,6 +146,7 @@ class Reader:
                 taken = seq
                 last = StoredMessage(seq, stamp_ns, subjects.get(subject) or self._name(subject), headers, body)
                 add(last)
+                self._empty = False
             elif seq > taken:
                 broken = self._gap = True
         self._taken, self._last, self._broken = taken, last, broken
@@ -152,6 +163,7 @@ class Reader:
     def _note_status(self, headers: bytes) -> None:
         status = headers[9:12]
         if status in {b"404", b"408"} or b"MaxBytes" in headers or b"Batch Completed" in headers:
+            self._empty = status in {b"404", b"408"}
             self._credit -= int(decode_headers(headers).get("Nats-Pending-Messages", self._credit))
         elif status != b"100":  # the consumer or its leader is gone
             self._broken = True
@@ -202,7 +214,7 @@ class Reader:
         self._prefix = f"$JS.ACK.{self._stream.name}.{self._consumer}.".encode()
         inbox = self._bus.new_inbox()
         self._inbox, self._sid = inbox.encode(), self._bus.subscribe(inbox, Gathered(self._take))
-        self._credit, self._broken, self._gap = 0, False, False
+        self._credit, self._broken, self._gap, self._empty = 0, False, False, False
         config = {
             "name": self._consumer,
             "ack_policy": "none",

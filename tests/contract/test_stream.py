@@ -172,6 +172,22 @@ async def test_a_message_that_is_gone_is_a_gap_and_what_is_before_it_is_given(ri
     assert read == [1, 2, 3]
 
 
+async def test_messages_that_are_gone_at_the_end_are_a_gap_to_who_reads_up_to_it(rig: Rig):
+    stream = await rig.stream()
+    await fill(stream, 6)
+    await rig.remove(stream, 6)
+    await rig.remove(stream, 5)
+    read: list[int] = []
+
+    async def read_all() -> None:
+        async for batch in stream.read(after=0, until=6):
+            read.extend(message.seq for message in batch)
+
+    with pytest.raises(HistoryGapError, match="5"):
+        await asyncio.wait_for(read_all(), 20)
+    assert read == [1, 2, 3, 4]
+
+
 async def test_reading_from_before_the_first_message_is_a_gap(rig: Rig):
     stream = await rig.stream()
     await fill(stream, 3)
