@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(120), embedded_only]
 OpenStore = Callable[[], Store]
 COMMITS, PLANS, VERDICTS = 16, 30, 16
 ROWS = COMMITS * PLANS * VERDICTS
-FOR_SOME, FOR_NONE = 18 * 1024 * 1024, 512 * 1024
+FOR_SOME, FOR_NONE = 18 * 1024 * 1024, 4 * 1024 * 1024
 """Memory for the rows of some of these commits, and for those of not even one."""
 
 
@@ -40,7 +40,7 @@ async def with_memory(
     bus = Bus()
     projector = a_projector(bus, database, limits=BatchLimits(bytes=1 << 30, wait_s=0.5))
     async with running(projector):
-        await until("it goes on", lambda: projector.progress[LEDGER].epoch, timeout_s=60)
+        await until("it goes on", lambda: all(each.epoch for each in projector.progress.values()), timeout_s=60)
         assert projector.store is not None
         await leave(projector.store, memory_bytes)
         verdicts = [verdict(code="x" * 60) for _ in range(VERDICTS)]
