@@ -100,7 +100,7 @@ async def test_who_is_not_answered_to_by_the_name_that_it_asked_for_says_so_of_w
     said = [record for record in caplog.records if record.name == "leaseway.master"]
     assert {record.message for record in said[:-1]} == {"clickhouse_refuses"}
     assert said[-1].message == "master_refuses"
-    assert all("0x7f000001" in record.why and SETTING in record.why for record in said)  # type: ignore[attr-defined]
+    assert all("0x7f000001" in record.why and SETTING in record.why for record in said)  # type: ignore[attr-defined]  # what a log call adds has no type
 
 
 async def test_a_load_balancer_that_asks_in_http_1_0_and_states_no_host_is_answered_and_nobody_else_without_one() -> (

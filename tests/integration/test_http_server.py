@@ -226,7 +226,7 @@ async def test_a_client_that_takes_nothing_of_a_whole_answer_is_dropped_and_one_
 
     async with serving(much, deadlines=Deadlines(take_s=1)) as port:
         idle_reader, idle = await asyncio.open_connection("127.0.0.1", port, limit=1024)
-        idle.transport.pause_reading()  # type: ignore[attr-defined]
+        idle.transport.pause_reading()  # type: ignore[attr-defined]  # the transport of a socket has it
         idle.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
         reader, slow = await asyncio.open_connection("127.0.0.1", port, limit=1024)
         slow.write(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
@@ -237,7 +237,7 @@ async def test_a_client_that_takes_nothing_of_a_whole_answer_is_dropped_and_one_
                 if looks < 20:  # for twice as long as the other one has
                     await elapsed(0.1)
             assert got > 16 * 1024 * 1024
-            idle.transport.resume_reading()  # type: ignore[attr-defined]
+            idle.transport.resume_reading()  # type: ignore[attr-defined]  # the transport of a socket has it
             with pytest.raises(ConnectionError):
                 await idle_reader.readexactly(got)
         slow.close()

@@ -323,9 +323,10 @@ def test_a_lease_that_lives_on_for_what_is_out_follows_the_helper_too_and_says_s
     story.burst(3)
     story.recorder.state("a", lend(Lent, "req_2", ON, work=WORK, out=1, waited_us=1))
     assert leases(story.look()) == []
-    story.recorder.state("b", registered(context=128))
+    story.recorder.state("b", registered(context=128, url="http://other"))
     assert leases(story.look()) == [("LeaseChanged", "b", 1)]
-    assert story.master.state.leases[ON.link].event.context == 128
+    lease = story.master.state.leases[ON.link].event
+    assert (lease.context, lease.helper_url) == (128, "http://other")
     story.recorder.state("a", QueueSnapshot(model=M, held=0, in_engine=2, lent=1))
     assert leases(story.look()) == []
     story.recorder.state("a", lend(LendAnswered, "req_2", ON, status=200, service_us=1_000_000))
@@ -338,9 +339,10 @@ def test_a_lease_that_is_narrowed_follows_the_helper_too():
     story.recorder.state("a", lend(Lent, "req_2", ON, work=WORK, out=1, waited_us=1))
     for i in (*range(3, 9), 0, 1):
         story.recorder.state("a", finished(f"req_{i}"))
-    story.recorder.state("b", registered(context=4096))
+    story.recorder.state("b", registered(context=4096, url="http://other"))
     assert leases(story.look()) == [("LeaseChanged", "b", 1)]
-    assert story.master.state.leases[ON.link].event.context == 4096
+    lease = story.master.state.leases[ON.link].event
+    assert (lease.context, lease.helper_url) == (4096, "http://other")
 
 
 def test_a_young_lease_follows_a_helper_that_sees_images_now():
