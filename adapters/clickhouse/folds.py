@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from adapters.clickhouse.newest import NO_BOUND, Bound
+from adapters.clickhouse.newest import NO_BOUND, Bound, places
 from adapters.clickhouse.pages import RARE, Place, Row, believed, merged
 from adapters.clickhouse.queries import DECISION_FILTERS, Asked, conditions_of, shown_columns, streams_of
 from adapters.clickhouse.store import Store
@@ -29,7 +29,7 @@ def _of_stream(store: Store, stream: str, columns: Sequence[str], folded_by: Seq
     names = ", ".join(("stream", "epoch", "seq", "at_ns", "item", *shown_columns(columns)))
     rows = store.query(
         f"SELECT {names} FROM decisions PREWHERE stream = {{stream:String}} "  # noqa: S608  # names of ours
-        "AND (epoch, seq) >= ({epoch:UInt32}, {seq:UInt64}) AND seq IN {seqs:Array(UInt64)}",
+        f"AND {places('>=', '{epoch:UInt32}', '{seq:UInt64}')} AND seq IN {{seqs:Array(UInt64)}}",
         {
             "stream": stream,
             "epoch": min(runs)[0],

@@ -4,6 +4,7 @@ from typing import Final
 
 import msgspec
 
+from adapters.clickhouse.newest import places
 from adapters.clickhouse.pages import BadQueryError, Row
 from adapters.clickhouse.store import Store
 from adapters.clickhouse.telemetry import BELIEVED, IN_ROWS, Window
@@ -57,11 +58,13 @@ def gone(store: Store) -> list[Row]:
 _GAPS: Final = """\
 SELECT stream, epoch, first_seq AS first, last_seq AS last FROM gaps FINAL WHERE stream IN ('LW_EVENTS', 'LW_LEDGER')
 ORDER BY seen_ns DESC LIMIT 100"""
-_OF_GAP: Final = "SELECT at_ns FROM events WHERE stream = {stream:String} AND (epoch, seq)"
+_OF_GAP: Final = "SELECT at_ns FROM events WHERE stream = {stream:String} AND"
+_BEFORE: Final = places("<", "{epoch:UInt32}", "{first:UInt64}")
+_AFTER: Final = places(">", "{epoch:UInt32}", "{last:UInt64}")
 _EDGES: Final = f"""\
 SELECT
-  ifNull(({_OF_GAP} < ({{epoch:UInt32}}, {{first:UInt64}}) ORDER BY stream DESC, epoch DESC, seq DESC LIMIT 1), 0) AS from_ns,
-  ifNull(({_OF_GAP} > ({{epoch:UInt32}}, {{last:UInt64}}) ORDER BY stream, epoch, seq LIMIT 1), 0) AS to_ns"""
+  ifNull(({_OF_GAP} {_BEFORE} ORDER BY stream DESC, epoch DESC, seq DESC LIMIT 1), 0) AS from_ns,
+  ifNull(({_OF_GAP} {_AFTER} ORDER BY stream, epoch, seq LIMIT 1), 0) AS to_ns"""
 
 
 _OF_NODE: Final = "{node:String} IN ('', node)"

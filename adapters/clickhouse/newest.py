@@ -23,6 +23,14 @@ class Bound(msgspec.Struct, frozen=True):
 NO_BOUND: Final = Bound("", {})
 
 
+def places(sign: str, epoch: str, seq: str) -> str:
+    """Return the condition that (epoch, seq) is `sign` (`<`, `>`, `<=` or `>=`) another place.
+
+    Tuples that are compared say the same, but the primary index is not read by them: every granule of the stream is.
+    """
+    return f"(epoch {sign[0]}= {epoch} AND (epoch {sign[0]} {epoch} OR seq {sign} {seq}))"
+
+
 class Newest:
     """The newest place that was seen in each stream of each table."""
 
@@ -36,7 +44,7 @@ class Newest:
         """
         epoch, seq = self._known.get((table, stream), (0, 0))
         if seq > DEPTH and not rare:
-            yield Bound("(epoch, seq) > ({from_epoch:UInt32}, {from_seq:UInt64})", _place(epoch, seq - DEPTH))
+            yield Bound(places(">", "{from_epoch:UInt32}", "{from_seq:UInt64}"), _place(epoch, seq - DEPTH))
         yield NO_BOUND
 
     def saw(self, table: str, stream: str, places: Sequence[tuple[int, int]], bound: Bound) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from adapters.clickhouse.newest import NO_BOUND, Bound
+from adapters.clickhouse.newest import NO_BOUND, Bound, places
 from adapters.clickhouse.store import Store
 from domain.errors import CallerError
 
@@ -150,8 +150,8 @@ def _asked(
     parameters: dict[str, object] = {"stream": stream, "limit": limit, **bound.parameters}
     parameters |= {condition.name: condition.value for condition in conditions}
     if after is not None:
-        # the first two are for the primary index, the third is the rule
-        where += ["epoch >= {epoch:UInt32}", "(epoch > {epoch:UInt32} OR seq >= {seq:UInt64})"]
+        # the first is for the primary index, the second is the rule
+        where.append(places(">=", "{epoch:UInt32}", "{seq:UInt64}"))
         where.append(f"(epoch, seq, toUInt32({source.item})) > ({{epoch:UInt32}}, {{seq:UInt64}}, {{item:UInt32}})")
         parameters |= dict(zip(("epoch", "seq", "item"), after, strict=True))
     way = "DESC" if after is None else "ASC"

@@ -106,7 +106,7 @@ _NOTED_BEFORE: Final = 10_000
 
 
 def statements(now_ns: int, request: str, last: int, helper: str) -> dict[str, tuple[str, float]]:
-    """Return the plain questions by name, each with the milliseconds that it is held to for 10 million rows."""
+    """Return the plain questions by name, each with the milliseconds that it is held to for 10 million rows, 0 if to none."""
     hour, six = now_ns - 3_600_000_000_000, now_ns - 6 * 3_600_000_000_000
     counted = _COUNTED.format(more=f"minute >= toDateTime({six // 10**9}, 'UTC')")
     return {
@@ -119,7 +119,7 @@ def statements(now_ns: int, request: str, last: int, helper: str) -> dict[str, t
         "the same from counts, one helper": (_COUNTED.format(more=_ONE_HELPER.format(helper=helper)), 14.1),
         "p99 of waiting": (_P99, 121),
         "p50, p95, p99 by model": (_BY_MODEL, 88),
-        "the highest sequence of a stream": (_HIGHEST.format(noted=max(1, last - _NOTED_BEFORE)), 1.6),
+        "the highest sequence of a stream": (_HIGHEST.format(noted=max(1, last - _NOTED_BEFORE)), 0),
         "the highest sequence of all": ("SELECT max(seq) FROM decisions", 1.6),
         "nothing": ("SELECT 1", 0),
         "one request": (f"SELECT * FROM decisions WHERE request = '{request}'", 21),

@@ -1,5 +1,6 @@
 """The newest rows are the newest rows, whatever was guessed of where they begin; on a real ClickHouse engine."""
 
+import re
 from typing import Any
 
 import pytest
@@ -88,6 +89,28 @@ def test_a_second_question_for_the_newest_reads_a_bounded_part(history: Store, m
     again = queries.decisions(history, NAMES, Asked(limit=5, filters={"side": "owner"}))
     assert first == again
     assert ["from_seq" in text for text in said] == [False, True]
+
+
+def test_a_place_in_a_stream_is_found_by_the_primary_index(history: Store, monkeypatch: pytest.MonkeyPatch):
+    asked: list[tuple[str, dict[str, Any]]] = []
+    plain = Store.query
+
+    def listened(self: Store, text: str, parameters: dict[str, Any] | None = None, **more: Any) -> list[dict[str, Any]]:
+        asked.append((text, parameters or {}))
+        return plain(self, text, parameters, **more)
+
+    monkeypatch.setattr(Store, "query", listened)
+    cursor = queries.decisions(history, NAMES, Asked(limit=5, filters={"side": "owner"}))[1]
+    queries.decisions(history, NAMES, Asked(limit=5, filters={"side": "owner"}))
+    queries.decisions(history, NAMES, Asked(limit=5, filters={"side": "owner"}, after=cursor))
+    folds.folded(history, NAMES, FOLDED_BY, Asked(limit=5, filters={"side": "owner"}))
+    of_places = [(text, values) for text, values in asked if {"from_seq", "seq", "seqs"} & values.keys()]
+    assert len(of_places) == 4, "newest with a bound, after a cursor, runs with a bound, the runs' rows"
+    for text, values in of_places:
+        said = [str(*row.values()) for row in plain(history, f"EXPLAIN indexes = 1 {text}", values)]
+        by_index = next(line for line in said if "Condition: and(" in line)
+        assert "(epoch in [1, +Inf))" in by_index, text
+        assert re.search(r"seq in (\[|4-element)", by_index), text
 
 
 def test_a_table_that_lost_its_newest_rows_is_known_as_it_is_after_one_question(history: Store):
