@@ -7,10 +7,10 @@ from collections.abc import Collection
 from domain.catalogue.eligibility import LinkCandidate, candidates
 from domain.errors import BadLinkError, NotYetError
 from domain.ids import ModelId, NodeId, link_id
-from services.cli.links import end
 from services.cli.reach import Here, here, sure_state
 from services.cli.served import UNKNOWN_WEIGHTS, catalogue_of, label
 from services.cli.show import Output, Row, note
+from services.ends import end
 from services.lifecycle import EXIT_OK
 
 _COLUMNS = {

@@ -7,13 +7,14 @@ from typing import Any
 import msgspec
 
 from domain.catalogue.eligibility import Catalogue, Weights, weights
-from domain.errors import BadLinkError, UnreachableError
+from domain.errors import UnreachableError
 from domain.events.control import LinkAdded
-from domain.ids import ModelId, NodeId, model_id, node_id
+from domain.ids import ModelId, NodeId
 from services.cli.desk import desk_of
 from services.cli.reach import Here, here, sure_state
 from services.cli.served import UNKNOWN_WEIGHTS, catalogue_if_known, label
 from services.cli.show import Output, Row, note
+from services.ends import end
 from services.lifecycle import EXIT_OK
 
 _COLUMNS = {
@@ -36,18 +37,6 @@ def run(parsed: argparse.Namespace) -> int:
             desk.remove_link(*owner, *helper)
         out.say(f"link {_told(owner, helper)} is removed", {"removed": True, "owner": owner[0], "helper": helper[0]})
     return EXIT_OK
-
-
-def end(side: str, text: str) -> tuple[NodeId, ModelId]:
-    """Return (node, model) of `NODE/MODEL`, split at the first slash: a model id may hold others.
-
-    Raises:
-        BadLinkError: there is no slash, or one of the two has not the form of an id.
-    """
-    node, slash, model = text.partition("/")
-    if not slash or not model:
-        raise BadLinkError(f"{side} {text[:80]!r}: must be NODE/MODEL, such as studio/chat")
-    return node_id(node), model_id(model)
 
 
 def _told(owner: tuple[str, str], helper: tuple[str, str]) -> str:

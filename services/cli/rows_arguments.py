@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from services.cli.moments import TIMES, a_time_as_said
+from services.texts.telemetry import QUESTIONS
 
 _DECISIONS: Final = (
     "leaseway decisions --limit 50",
@@ -19,17 +20,6 @@ _TELEMETRY: Final = (
     "leaseway telemetry helpers --node attic --json",
     "leaseway telemetry idle --all",
 )
-QUESTIONS: Final = {
-    "requests": "requests that ended, by owner, model and outcome",
-    "waits": "how long they waited",
-    "service": "how long they were served, by the node that did",
-    "tokens": "tokens read and written",
-    "lending": "what was lent over each pair of nodes, and how it came back",
-    "helpers": "how often each helper was granted or skipped, and why",
-    "loads": "models loaded, driven out and brought back",
-    "idle": "which nodes and models were idle; what nobody knows is unknown",
-    "savings": "what lending saved against the owner alone",
-}
 _JSON: Final = "one JSON object a line (also when the output is piped)"
 
 

@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 
 from projections.words import duration as duration  # noqa: PLC0414  # for all commands
-
-Row = Mapping[str, Any]
+from services.texts import plain
+from services.texts.plain import Row as Row  # noqa: PLC0414  # as above
+from services.texts.plain import printable as printable  # noqa: PLC0414  # as above
 
 
 class Output:
@@ -57,25 +58,8 @@ def _print_table(title: str, rows: Sequence[Row], columns: Mapping[str, str], no
 
 
 def cell(key: str, value: object) -> str:
-    """Return `value` as a cell: durations (`..._us`) in their unit, lists with commas, nothing as a dash."""
-    if value is None or value in ("", (), []):
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if key.endswith("_us") and isinstance(value, int):
-        return duration(value)
-    if isinstance(value, list | tuple):
-        return ", ".join(str(item) for item in value)
-    return _escape(printable(str(value)))
-
-
-def _escape(text: str) -> str:
-    return text.replace("[", r"\[")
-
-
-def printable(line: str) -> str:
-    """Return `line` with its columns, but without anything that a terminal would obey: ids and reasons come from outside."""
-    return "".join(char if char.isprintable() else "?" for char in line).rstrip()
+    """Return `value` as a cell of a table of rich, to which a bracket begins a style."""
+    return plain.cell(key, value).replace("[", r"\[")
 
 
 def note(text: str) -> None:

@@ -18,13 +18,13 @@ from domain.policies import CURRENT
 from services.cli.audit import source_of
 from services.cli.audit_copies import require_whole
 from services.cli.audit_source import opened
-from services.cli.links import end
 from services.cli.moments import end_of
 from services.cli.reach import Here, here
 from services.cli.settings import changes_of
 from services.cli.show import Waiting, note, printable
 from services.cli.simulate import check_writable
 from services.cli.what_if_history import read
+from services.ends import end
 from services.lifecycle import EXIT_OK
 from services.simulator.drivers import OURS
 from services.simulator.model.policies.registry import POLICIES

@@ -2,9 +2,8 @@
 
 import argparse
 import asyncio
-import re
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
 import msgspec
@@ -19,30 +18,18 @@ from domain.errors import BadConfigError, UnreachableError
 from domain.ids import ModelId, NodeId
 from domain.master.state import State
 from domain.subjects import CONTROL, EVENTS, LEDGER, SNAPSHOTS
-from projections.why.commit import CommitStory
-from projections.why.lease import LeaseStory
 from projections.why.model import Alarm, ModelStory, alarmed, model_story
-from projections.why.request import RequestStory
 from services.cli.history import bus_of
-from services.cli.links import end
 from services.cli.reach import Here, fetch, here, master_state
 from services.cli.show import Output, Waiting, note
-from services.cli.why_text import lines_of
+from services.ends import end
 from services.lifecycle import EXIT_FAILED, EXIT_OK
 from services.past.at import Streamed, known, why_model
+from services.past.questions import STORIES, Story, kind_of
 from services.past.source import NotKnownError
 from services.past.streams import StreamsPast
-from services.past.why import LEASE, VERSION, decision_of, why_commit, why_lease, why_request
-
-Story = RequestStory | LeaseStory | CommitStory | ModelStory
-STORIES: Final[dict[str, type[Any]]] = {
-    "request": RequestStory,
-    "lease": LeaseStory,
-    "commit": CommitStory,
-    "model": ModelStory,
-}
-"""Kinds of questions, each with the struct of its answer."""
-_REQUEST: Final = re.compile(r"req_[0-9a-f]{32}")
+from services.past.why import decision_of, why_commit, why_lease, why_request
+from services.texts.why import lines_of
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -62,27 +49,6 @@ def run(parsed: argparse.Namespace) -> int:
             out.say(line, row)
     # what could not be asked is not known to be there at all
     return EXIT_FAILED if isinstance(story, ModelStory) and story.code == "bus_away" else EXIT_OK
-
-
-def kind_of(what: str) -> tuple[str, str]:
-    """Return (kind, name) of what is asked for by the form of its name.
-
-    Raises:
-        BadConfigError: it has the form of nothing.
-    """
-    if _REQUEST.fullmatch(what):
-        return "request", what
-    if LEASE.fullmatch(what):
-        return "lease", what
-    if VERSION.fullmatch(what):
-        return "commit", what
-    if "/" in what:
-        end("model", what)
-        return "model", what
-    raise BadConfigError(
-        f"{what[:80]!r}: must be a request (req_ and 32 hex digits: the header leaseway-request of its answer; a client's "
-        "own x-request-id is in no event), a lease (00010a2b-812-1), a version (812), or NODE/MODEL"
-    )
 
 
 async def _told(place: Here, kind: str, name: str, waiting: Waiting) -> Story:

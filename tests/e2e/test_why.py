@@ -14,8 +14,8 @@ from domain.master.reasons import REASONS
 from projections.why.cluster import ClusterAt
 from services.cli.at_text import lines_of as lines_of_state
 from services.cli.main import main
-from services.cli.why import STORIES
-from services.cli.why_text import WIDTH, lines_of
+from services.past.questions import STORIES
+from services.texts.why import WIDTH, lines_of
 from tests.support.burst import Ask, Outcome, burst
 from tests.support.judge import bad_outcomes
 from tests.support.processes import Cluster, Node, Told, cluster

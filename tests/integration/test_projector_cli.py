@@ -17,13 +17,12 @@ from adapters.http.server import HttpServer
 from domain.events import Finished, LendReturned
 from domain.ids import NodeId
 from services.cli.main import main
-from services.cli.rows_arguments import QUESTIONS
-from services.cli.telemetry import COLUMNS
 from services.data_directory import Endpoints, make_data, write_endpoints
 from services.projector.api import Api
 from services.projector.api_telemetry import NAMES
 from services.projector.health import Health
 from services.projector.projector import Projector
+from services.texts.telemetry import COLUMNS, QUESTIONS
 from tests.support.facts import HELPER, LINK, MODEL, Teller, finished, lent, plan, request, verdict
 from tests.support.kinds import LENDING, LOADS
 from tests.support.projections import Bus, SteppedClock, a_projector, caught_up, running

@@ -15,9 +15,9 @@ from projections.tables import column_names
 from services.cli import decisions, events, loads
 from services.cli.parser import build_parser
 from services.cli.rows import printer
-from services.cli.sentences import loaded, said
 from services.cli.show import Output, cell, note
-from services.cli.telemetry import time_of
+from services.texts.sentences import loaded, said
+from services.texts.telemetry import time_of
 from tests.support.facts import MODEL, OWNER, Ledger, Teller, lent, plan, verdict
 from tests.support.kinds import DECISIONS, HELPERS, LOADS, OWNERS
 

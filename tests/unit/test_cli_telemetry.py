@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from projections.idle import idle_steps
-from services.cli import idle_text
 from services.cli.show import Output
 from services.cli.telemetry import print_table
+from services.texts import idle
 
 T = 1_796_000_400
 
@@ -21,7 +21,7 @@ def step(
 def test_steps_that_are_alike_are_one_row_and_unknown_ones_are_none():
     states = ("unknown", "unknown", "busy", "busy", "idle", "unknown", "idle", "busy")
     rows = [step(number, state, served_us=5 if state == "busy" else 0) for number, state in enumerate(states)]
-    told = [((row["t"] - T) // 60, row["state"], row["steps"], row["served_us"]) for row in idle_text.runs(rows)]
+    told = [((row["t"] - T) // 60, row["state"], row["steps"], row["served_us"]) for row in idle.runs(rows)]
     assert told == [(2, "busy", 2, 10), (4, "idle", 1, 0), (6, "idle", 1, 0), (7, "busy", 1, 5)]
 
 
@@ -32,7 +32,7 @@ def test_of_what_nothing_is_known_a_line_says_how_much_and_why():
         step(number, "unknown", node="n2", model=model, why="stopped") for number in range(5) for model in "abcdef"
     ]
     rows += [step(0, "busy", node="n3")]
-    assert list(idle_text.unknown(rows)) == [
+    assert list(idle.unknown(rows)) == [
         (
             "n1/m: known of 1 of 5 steps; unknown because its node had not spoken yet, or longer ago than is kept (2); "
             "its node was stale (1); its node had stopped (1)"
@@ -46,7 +46,7 @@ def printed(
 ) -> str:
     out = Output(as_json=False)
     out.as_json = False  # though nobody is at a terminal
-    print_table(out, question, rows, 60, whole=whole)
+    print_table(out, question, {"step": 60, question: rows}, whole=whole)
     said = capsys.readouterr()
     return " ".join((said.out + said.err).split())
 

@@ -19,9 +19,9 @@ from projections.why.request import request_story
 from projections.words import duration
 from services.cli.at_text import lines_of as lines_of_state
 from services.cli.parser import build_parser
-from services.cli.why import STORIES, kind_of
-from services.cli.why_text import WIDTH, lines_of
 from services.past.at import Streamed, cluster_then
+from services.past.questions import STORIES, kind_of
+from services.texts.why import WIDTH, lines_of
 from tests.support.history import CLUSTER, SECRET
 from tests.support.listed import stored
 from tests.unit.test_why_stories import commits_of, facts_of, lent_story, told

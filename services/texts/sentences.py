@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from services.cli.show import duration
+from projections.words import duration
 
 Row = Mapping[str, Any]
 _MICRO: Final = 1_000_000

@@ -12,7 +12,7 @@ from projections.why.model import HelperSeen, ModelStory
 from projections.why.plans import Candidate, LeaseLine, PlanSeen
 from projections.why.request import Compared, RequestStory
 from projections.words import count, duration
-from services.cli.show import printable
+from services.texts.plain import printable
 
 WIDTH: Final = 100
 _MICRO: Final = 1_000_000

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from projections.words import count
-from services.cli.show import Row
+from services.texts.plain import Row
 
 _WORDS: Final = {
     "not_heard_of": "its node had not spoken yet, or longer ago than is kept",
