@@ -16,7 +16,6 @@ from adapters.nats.eventsourcing.grant_ledger import GrantLedger
 from adapters.times import UNIX_MIN, Moment
 from domain.errors import UnreachableError
 from projections.why.cluster import ClusterAt
-from services.cli.at_text import lines_of
 from services.cli.audit import source_of
 from services.cli.audit_copies import require_whole
 from services.cli.history import bus_of
@@ -27,6 +26,7 @@ from services.cli.why import streamed
 from services.lifecycle import EXIT_OK
 from services.past.at import Streamed, cluster_then
 from services.past.ledger import through_repository
+from services.texts.at import lines_of
 
 _AT: Final = "/admin/v1/at"
 

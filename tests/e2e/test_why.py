@@ -12,9 +12,9 @@ import pytest
 
 from domain.master.reasons import REASONS
 from projections.why.cluster import ClusterAt
-from services.cli.at_text import lines_of as lines_of_state
 from services.cli.main import main
 from services.past.questions import STORIES
+from services.texts.at import lines_of as lines_of_state
 from services.texts.why import WIDTH, lines_of
 from tests.support.burst import Ask, Outcome, burst
 from tests.support.judge import bad_outcomes

@@ -17,10 +17,10 @@ from projections.why.model import model_story
 from projections.why.moments import Moment
 from projections.why.request import request_story
 from projections.words import duration
-from services.cli.at_text import lines_of as lines_of_state
 from services.cli.parser import build_parser
 from services.past.at import Streamed, cluster_then
 from services.past.questions import STORIES, kind_of
+from services.texts.at import lines_of as lines_of_state
 from services.texts.why import WIDTH, lines_of
 from tests.support.history import CLUSTER, SECRET
 from tests.support.listed import stored

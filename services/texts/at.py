@@ -8,7 +8,7 @@ import msgspec
 from adapters.times import utc
 from projections.why.cluster import ClusterAt, QueueAt
 from projections.words import count
-from services.cli.show import cell, printable
+from services.texts.plain import cell, printable
 
 _LEFT_OUT: Final = frozenset({"incarnation", "pseq"})
 _OF_ENDS: Final = frozenset({"owner_model", "helper_model", "link", "probe"})
@@ -71,7 +71,7 @@ def _table(title: str, rows: Sequence[dict[str, object]]) -> Iterator[str]:
         yield f"{title}: none"
         return
     names = [name for name in rows[0] if name not in _LEFT_OUT]
-    cells = [[cell(name, _plain(row[name])).replace("\\[", "[") for name in names] for row in rows]
+    cells = [[cell(name, _plain(row[name])) for name in names] for row in rows]
     heads = [name.removesuffix("_us").replace("_", " ") for name in names]
     widths = [max(len(head), *(len(row[at]) for row in cells)) for at, head in enumerate(heads)]
     yield title
