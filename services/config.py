@@ -127,6 +127,7 @@ class UrlsConfig(_Table, frozen=True, kw_only=True):
     """Of every master, comma-separated: the one that decides is asked, else one that follows."""
     projector: str = ""
     gateway: str = ""
+    console: str = ""
 
 
 class WebhookConfig(_Table, frozen=True, kw_only=True):

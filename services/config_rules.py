@@ -64,7 +64,7 @@ def problems(config: Config) -> Iterator[Problem]:
         yield Problem("clickhouse.cluster", rule, config.clickhouse.cluster)
     if config.telemetry.otlp_url:
         yield from _url("telemetry.otlp_url", config.telemetry.otlp_url, ("http", "https"))
-    for name in ("master", "projector", "gateway"):
+    for name in ("master", "projector", "gateway", "console"):
         stated = getattr(config.urls, name)
         for url in stated.split(",") if stated else ():
             yield from _url(f"urls.{name}", url.strip(), ("http", "https"))

@@ -25,6 +25,7 @@ class Endpoints(msgspec.Struct, kw_only=True):
     gateway: str = "http://127.0.0.1:8000"
     projector: str = "http://127.0.0.1:8200"
     master: str = "http://127.0.0.1:8300"
+    console: str = "http://127.0.0.1:8500"
     nodes: dict[str, str] = {}
     """Node id -> url."""
     engines: dict[str, tuple[str, ...]] = {}

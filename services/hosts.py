@@ -37,5 +37,5 @@ def _names(config: Config) -> Iterator[str]:
     if label := own.partition(".")[0]:
         yield f"{label}.local"  # as its network knows it by mDNS; on the machine itself nobody else answers for it
     urls = config.urls
-    for url in (config.http.public_url, *urls.master.split(","), urls.projector, urls.gateway):
+    for url in (config.http.public_url, *urls.master.split(","), urls.projector, urls.gateway, urls.console):
         yield urlsplit(url.strip()).hostname or ""

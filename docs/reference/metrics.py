@@ -10,6 +10,7 @@ from services.telemetry.table import (  # the project's root has to be on the pa
     ATTRIBUTES,
     LABEL_SETS_MAX,
     METRICS,
+    ON_BUS,
     PROCESSES,
     REQUEST_S,
     SPANS,
@@ -21,9 +22,9 @@ from services.telemetry.table import (  # the project's root has to be on the pa
 HEAD = f"""# Metrics and traces
 
 Each process answers `GET /metrics` where it answers `/health`: a gateway at its port (8000), a node (8100), the projector
-(8200), the master (8300). It is for operators: a proxy in front of a gateway should pass on `/v1/` alone. The text is
-Prometheus' own, or OpenMetrics if `Accept` asks for it. Besides what is listed here each process states the client library's
-`process_*`, `python_gc_*` and `python_info`.
+(8200), the master (8300), the console (8500). It is for operators: a proxy in front of a gateway should pass on `/v1/` alone.
+The text is Prometheus' own, or OpenMetrics if `Accept` asks for it. Besides what is listed here each process states the client
+library's `process_*`, `python_gc_*` and `python_info`.
 
 Labels are bounded: models are those of the configuration (a model that no node serves is `unknown`), nodes those that are
 enrolled, codes those of [reasons](reasons.md) and of the API. A metric has at most {LABEL_SETS_MAX} sets of labels; what comes
@@ -39,6 +40,7 @@ TITLES = {
     "node": "Of a node",
     "master": "Of a master",
     "projector": "Of the projector",
+    "console": "Of the console",
 }
 TRACES = """
 ## Traces
@@ -59,9 +61,11 @@ ATTRIBUTES_HEAD = """
 def page() -> str:
     """Return the page."""
     common = [metric for metric in METRICS if metric.by == PROCESSES]
-    parts = [HEAD, "## Of every process\n\n", _table(common)]
+    on_bus = [metric for metric in METRICS if metric.by == ON_BUS]
+    parts = [HEAD, "## Of every process\n\n", _table(common), "\n## Of all but the console\n\n", _table(on_bus)]
+    told = [*common, *on_bus]
     for process, title in TITLES.items():
-        parts += [f"\n## {title}\n\n", _table([metric for metric in stated_by(process) if metric not in common])]
+        parts += [f"\n## {title}\n\n", _table([metric for metric in stated_by(process) if metric not in told])]
     parts += ["\n## Buckets\n\n", _buckets("request", REQUEST_S), _buckets("step", STEP_S)]
     return "".join(parts) + _traces()
 

@@ -152,7 +152,7 @@ def _port_base(parser: Parser, default: int) -> None:
         type=number(0, 65000),
         default=default,
         metavar="N",
-        help="gateway at N, nodes at N+100.., projector N+200, master N+300, engines N+400..; 0 takes free ports"
+        help="gateway at N, nodes at N+100.., projector N+200, master N+300, engines N+400.., console N+500; 0 takes free ports"
         " (default: %(default)s)",
     )
 
@@ -162,7 +162,7 @@ def _add_running(add: Add) -> None:
         add,
         "up",
         "up",
-        "start everything on this machine: bus, projector, master, nodes, gateway",
+        "start everything on this machine: bus, projector, master, nodes, gateway, console",
         examples=["leaseway up", "leaseway up --config lab.toml --data ./lab", "leaseway up --port-base 0"],
         more="Nodes come from [node] or [[nodes]] of the configuration. Ends with Ctrl-C or SIGTERM: running requests are\n"
         "finished first; a second signal ends it at once.",
@@ -298,6 +298,7 @@ def _add_services(add: Add) -> None:
         ("node", "run the process that serves one machine's models"),
         ("gateway", "run the process that clients talk to"),
         ("projector", "run the process that writes decisions and facts to ClickHouse"),
+        ("console", "run the process that shows the cluster in a browser"),
     ):
         service = _command(add, name, "service", about, examples=[f"leaseway {name} --config leaseway.toml"])
         service.set_defaults(service=name)
@@ -305,12 +306,13 @@ def _add_services(add: Add) -> None:
         service.add_argument(
             "--port", type=number(0, 65535), metavar="PORT", help="port to listen at; 0 takes a free one"
         )
-        service.add_argument("--bus", metavar="URL", help="the NATS server, or several, comma-separated")
-        service.add_argument(
-            "--credentials",
-            metavar="FILE",
-            help="its key (default: DIR/keys/<name>.json; `leaseway provision` makes it)",
-        )
+        if name != "console":  # it asks over HTTP alone, without a key
+            service.add_argument("--bus", metavar="URL", help="the NATS server, or several, comma-separated")
+            service.add_argument(
+                "--credentials",
+                metavar="FILE",
+                help="its key (default: DIR/keys/<name>.json; `leaseway provision` makes it)",
+            )
         service.add_argument("--supervised", action="store_true", help=argparse.SUPPRESS)
         if name == "node":
             service.add_argument("--node", default="", metavar="ID", help="which of [[nodes]] this process is")

@@ -1,20 +1,17 @@
 """How a command reaches the running processes: over HTTP, where the data directory or the configuration says they are."""
 
 import argparse
-import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
-
-import aiohttp
+from typing import Any, NamedTuple
 
 from domain.errors import BadConfigError, NotYetError, UnreachableError
+from services import asking
+from services.asking import deciding, error_of
 from services.config import BusConfig, Config, UrlsConfig
 from services.config_file import STANDALONE_DEFAULTS, load_config
 from services.config_rules import is_cluster
 from services.data_directory import Endpoints, check_data, holder_of, is_standalone, known_endpoints
-
-_TIMEOUT_S: Final = 10.0
 
 
 class Here(NamedTuple):
@@ -89,16 +86,7 @@ async def fetch(place: Here, who: str, url: str, path: str, query: dict[str, str
         UnreachableError: it does not answer, or with something that is not JSON; or nobody can say where it is.
     """
     place.require_known()
-    timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
-    try:
-        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url + path, params=query) as answer:
-            return answer.status, json.loads(await answer.text())
-    except (aiohttp.ClientError, TimeoutError, OSError):
-        raise UnreachableError(f"{who} {url}: cannot be reached; {place.start_hint()}") from None
-    except ValueError:
-        raise UnreachableError(
-            f"{who} {url}: answers {path} with something that is not JSON; is it leaseway's?"
-        ) from None
+    return await asking.fetch(who, url, path, query, hint=place.start_hint)
 
 
 async def get(
@@ -118,9 +106,8 @@ async def get(
     """
     status, said = await fetch(place, who, url, path, query)
     if status >= 400:
-        error = said.get("error") if isinstance(said, dict) else None
-        why = str(error.get("message", said) if isinstance(error, dict) else said)[:300]
-        param = str(error.get("param") or "") if isinstance(error, dict) else ""
+        _, told, param = error_of(said)
+        why = told[:300]
         if (
             status == 400 and param
         ):  # the question is at fault, whoever says so; it is told by the names that it was asked in
@@ -136,21 +123,12 @@ async def master_state(place: Here) -> dict[str, Any]:
     Raises:
         UnreachableError: none answers.
     """
-    follows: dict[str, Any] | None = None
-    silent: UnreachableError | None = None
-    for url in place.masters:
-        try:
-            state: dict[str, Any] = await get(place, "master", url, "/admin/v1/state")
-        except UnreachableError as error:
-            silent = silent or error
-            continue
-        if state.get("mode") == "active":
-            return state
-        follows = follows or state
-    if follows is None:
-        assert silent is not None, "there is one master at least"
-        raise silent
-    return follows
+
+    async def state_of(url: str) -> dict[str, Any]:
+        state: dict[str, Any] = await get(place, "master", url, "/admin/v1/state")
+        return state
+
+    return await deciding(place.masters, state_of)
 
 
 async def sure_state(place: Here) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`leaseway master | node | gateway | projector`: one process of a cluster."""
+"""`leaseway master | node | gateway | projector | console`: one process of a cluster."""
 
 import argparse
 import importlib
@@ -15,7 +15,9 @@ from services.config_rules import missing_programs, unreachable
 from services.data_directory import check_data, held_data
 from services.lifecycle import run_service
 
-_PORTS = {"gateway": 8000, "node": 8100, "projector": 8200, "master": 8300}
+_PORTS = {"gateway": 8000, "node": 8100, "projector": 8200, "master": 8300, "console": 8500}
+_WITHOUT_DATA = frozenset({"console"})
+"""Keep nothing, and have no key: their data directory is another process' own, of which they read where the others listen."""
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -25,7 +27,7 @@ def run(parsed: argparse.Namespace) -> int:
     if parsed.service == "node":
         config = _for_node(config, parsed)
     service = importlib.import_module(f"services.{parsed.service}.main")
-    with _data(config.data, supervised=parsed.supervised):
+    with _data(config.data, held_by_us=not (parsed.supervised or parsed.service in _WITHOUT_DATA)):
         return run_service(parsed.service, service.run, config, supervised=parsed.supervised)
 
 
@@ -33,8 +35,8 @@ def _overrides(parsed: argparse.Namespace) -> dict[str, object]:
     said = {
         "http.host": parsed.host,
         "http.port": parsed.port,
-        "bus.url": parsed.bus,
-        "bus.credentials": parsed.credentials,
+        "bus.url": getattr(parsed, "bus", None),
+        "bus.credentials": getattr(parsed, "credentials", None),
     }
     return {key: value for key, value in said.items() if value is not None}
 
@@ -62,9 +64,9 @@ def with_engine_ports(node: NodeConfig, first: int) -> NodeConfig:
 
 
 @contextmanager
-def _data(path: Path, *, supervised: bool) -> Iterator[None]:
-    """Hold the data directory, unless the supervisor that started this process holds it."""
-    if supervised:
+def _data(path: Path, *, held_by_us: bool) -> Iterator[None]:
+    """Hold the data directory, unless it is another process' to hold."""
+    if not held_by_us:
         check_data(path)
         yield
         return

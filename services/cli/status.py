@@ -23,6 +23,8 @@ def run(parsed: argparse.Namespace) -> int:
 async def _status(place: Here, out: Output) -> int:
     at = place.endpoints
     processes = [("gateway", at.gateway), ("projector", at.projector), *(("master", url) for url in place.masters)]
+    if is_standalone(place.config.data) or place.config.urls.console:  # a cluster of machines need not have one
+        processes.append(("console", at.console))
     processes += [(f"node {node}", url) for node, url in (at.nodes or await _nodes(place)).items()]
     asked = [_health(place, name, url, "/health") for name, url in processes]
     if is_standalone(place.config.data):

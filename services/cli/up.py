@@ -119,6 +119,7 @@ def announce(endpoints: Endpoints, data: Path, *, doubt: str = "") -> None:
         rows.append({"ready": f"node {node}", "url": url, "for": "clients of this node alone, and other nodes"})
         rows += [{"ready": f"engine of {node}", "url": engine, "for": "its node"} for engine in endpoints.engines[node]]
     rows += [
+        {"ready": "console", "url": endpoints.console, "for": "people, in a browser"},
         {"ready": "projector", "url": endpoints.projector, "for": "leaseway decisions"},
         {"ready": "master", "url": endpoints.master, "for": "leaseway status, nodes, links"},
         {"ready": "nats-server", "url": endpoints.nats, "for": "leaseway events tail, audit verify"},

@@ -4,7 +4,6 @@ import argparse
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
-from urllib.parse import quote
 
 import msgspec
 
@@ -14,7 +13,7 @@ from adapters.log.history import Streams
 from adapters.log.reader import Reader
 from adapters.log.snapshots import Snapshots
 from adapters.nats.connection import Bus
-from domain.errors import BadConfigError, UnreachableError
+from domain.errors import UnreachableError
 from domain.ids import ModelId, NodeId
 from domain.master.state import State
 from domain.subjects import CONTROL, EVENTS, LEDGER, SNAPSHOTS
@@ -24,10 +23,11 @@ from services.cli.reach import Here, fetch, here, master_state
 from services.cli.show import Output, Waiting, note
 from services.ends import end
 from services.lifecycle import EXIT_FAILED, EXIT_OK
-from services.past.at import Streamed, known, why_model
-from services.past.questions import STORIES, Story, kind_of
+from services.past.at import Streamed, why_model
+from services.past.questions import Story, kind_of
 from services.past.source import NotKnownError
 from services.past.streams import StreamsPast
+from services.past.told import story_from, with_word_of
 from services.past.why import decision_of, why_commit, why_lease, why_request
 from services.texts.why import lines_of
 
@@ -63,29 +63,7 @@ async def _told(place: Here, kind: str, name: str, waiting: Waiting) -> Story:
 
 async def _from_projector(place: Here, kind: str, name: str) -> Story:
     url = place.endpoints.projector
-    story = await _asked(place, url, kind, name)
-    if story is None and kind == "lease":  # a decision that granted none has the same form
-        story = await _asked(place, url, "commit", name)
-    if story is None:
-        raise AssertionError("a missing answer is raised for all kinds but leases")
-    return story
-
-
-async def _asked(place: Here, url: str, kind: str, name: str) -> Story | None:
-    """Return the projector's answer; None of a name that is no lease but may be another decision."""
-    status, said = await fetch(place, "projector", url, f"/admin/v1/why/{kind}/{quote(name)}")
-    if status == 200:
-        story: Story = msgspec.convert(said, STORIES[kind])
-        return story
-    error = said.get("error") if isinstance(said, dict) else None
-    why = str(error.get("message", said) if isinstance(error, dict) else said)
-    if kind == "lease" and "ask why of the commit" in why:
-        return None
-    if status == 404 and isinstance(error, dict) and error.get("code") == "not_kept":
-        raise NotKnownError(why)
-    if status >= 500 or status == 404:  # one of an older release knows no such path
-        raise UnreachableError(f"projector {url}: answers {status}: {why[:300]}")
-    raise BadConfigError(why)
+    return await story_from(lambda path: fetch(place, "projector", url, path), url, kind, name)
 
 
 async def _from_streams(place: Here, kind: str, name: str) -> Story:
@@ -148,7 +126,6 @@ async def _alarmed(place: Here, story: ModelStory) -> ModelStory:
     if story.code in {"safe_mode", "bus_away"}:
         return story
     try:
-        state = await master_state(place)
+        return with_word_of(story, await master_state(place))
     except UnreachableError as error:
-        return alarmed(known(story), Alarm("no_master", str(error)))
-    return alarmed(story, Alarm("safe_mode", str(state.get("doubt", "")))) if state.get("safe_mode") else known(story)
+        return with_word_of(story, error)

@@ -136,7 +136,13 @@ class Standalone:
             ("projector", (self._service("projector", ports.projector),)),
             ("master", (self._service("master", ports.master),)),
             ("nodes", tuple(self._node(at) for at in range(len(self.nodes)))),
-            ("gateway", (self._service("gateway", ports.gateway, host=self.config.http.host),)),
+            (
+                "gateway and console",
+                (
+                    self._service("gateway", ports.gateway, host=self.config.http.host),
+                    self._service("console", ports.console),
+                ),
+            ),
         )
 
     def _node(self, at: int) -> ProcessChild:
@@ -146,7 +152,8 @@ class Standalone:
 
     def _service(self, kind: str, port: int, *extra: str, host: str = HOST, name: str = "") -> ProcessChild:
         config = ["--config", str(self._config_path)] if self._config_path is not None else []
-        where = ["--data", str(self.config.data), "--host", host, "--port", str(port), "--bus", self.endpoints.nats]
+        where = ["--data", str(self.config.data), "--host", host, "--port", str(port)]
+        where += ["--bus", self.endpoints.nats] if kind != "console" else []
         command = [*OWN_COMMAND, kind, "--supervised", *config, *where, *extra]
         log = self.config.data / "logs" / f"{name or kind}.log"
         resolved = {"LEASEWAY_BUS_DURABILITY": self.config.bus.durability}  # our default is not that of a process alone

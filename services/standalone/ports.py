@@ -21,6 +21,7 @@ class Ports(msgspec.Struct, frozen=True, kw_only=True):
     gateway: int
     projector: int
     master: int
+    console: int
     nodes: tuple[int, ...]
     """In the order of the configuration."""
     engines: tuple[tuple[int, ...], ...]
@@ -29,7 +30,7 @@ class Ports(msgspec.Struct, frozen=True, kw_only=True):
     def named(self) -> Iterator[tuple[str, int]]:
         """Yield (what listens, port)."""
         yield from (("nats", self.nats), ("nats monitor", self.monitor), ("gateway", self.gateway))
-        yield from (("projector", self.projector), ("master", self.master))
+        yield from (("projector", self.projector), ("master", self.master), ("console", self.console))
         for at, port in enumerate(self.nodes):
             yield f"node {at + 1}", port
         for ports in self.engines:
@@ -44,19 +45,20 @@ def plan_ports(base: int, nodes: Sequence[NodeConfig], *, gateway: int = 0) -> P
     """
     engines = [sum(bool(model.command and not model.port) for model in node.models) for node in nodes]
     if base == 0:
-        free = iter([free_port() for _ in range(5 + len(nodes) + sum(engines))])
+        free = iter([free_port() for _ in range(6 + len(nodes) + sum(engines))])
     else:
         first = 4222 if base == DEFAULT_BASE else base + 221
-        fixed = [first, base + 222, gateway or base, base + 200, base + 300]
+        fixed = [first, base + 222, gateway or base, base + 200, base + 300, base + 500]
         rest = range(base + 400, base + 400 + sum(engines))
         free = iter([*fixed, *range(base + 100, base + 100 + len(nodes)), *rest])
-    nats, monitor, front, projector, master = (next(free) for _ in range(5))
+    nats, monitor, front, projector, master, console = (next(free) for _ in range(6))
     return Ports(
         nats=nats,
         monitor=monitor,
         gateway=gateway or front,
         projector=projector,
         master=master,
+        console=console,
         nodes=tuple(next(free) for _ in nodes),
         engines=tuple(tuple(next(free) for _ in range(count)) for count in engines),
     )
@@ -83,6 +85,7 @@ def endpoints(ports: Ports, nodes: Sequence[NodeConfig]) -> Endpoints:
         gateway=f"http://{HOST}:{ports.gateway}",
         projector=f"http://{HOST}:{ports.projector}",
         master=f"http://{HOST}:{ports.master}",
+        console=f"http://{HOST}:{ports.console}",
         nodes={node: f"http://{HOST}:{port}" for node, port in zip(ids, ports.nodes, strict=True)},
         engines={
             node: tuple(f"http://{HOST}:{port}" for port in engines)

@@ -7,9 +7,9 @@ has more than `LABEL_SETS_MAX` sets of labels. A request's id, a tenant or a tex
 from typing import Final, Literal, NamedTuple
 
 Kind = Literal["counter", "gauge", "histogram"]
-Process = Literal["gateway", "node", "master", "projector"]
+Process = Literal["gateway", "node", "master", "projector", "console"]
 
-PROCESSES: Final[tuple[Process, ...]] = ("gateway", "node", "master", "projector")
+PROCESSES: Final[tuple[Process, ...]] = ("gateway", "node", "master", "projector", "console")
 LABEL_SETS_MAX: Final = 500
 """Sets of labels of one metric; what comes beyond is counted under `other`."""
 
@@ -50,9 +50,11 @@ _NODE: Final[tuple[Process, ...]] = ("node",)
 _MASTER: Final[tuple[Process, ...]] = ("master",)
 _PROJECTOR: Final[tuple[Process, ...]] = ("projector",)
 
+ON_BUS: Final[tuple[Process, ...]] = ("gateway", "node", "master", "projector")
+
 _EVERY: Final = (
     Metric("leaseway_build_info", "gauge", "", ("version",), PROCESSES, "1, with the version that runs."),
-    Metric("leaseway_bus_connected", "gauge", "", (), PROCESSES, "1 while there is a connection to a NATS server."),
+    Metric("leaseway_bus_connected", "gauge", "", (), ON_BUS, "1 while there is a connection to a NATS server."),
     Metric(
         "leaseway_label_sets_refused_total", "counter", "observations", ("metric",), PROCESSES,
         "Observations counted under `other`, since their metric has as many label sets as it may have.",
@@ -237,8 +239,15 @@ _OUTWARD: Final = (
     ),
 )  # fmt: skip
 
+_OF_CONSOLES: Final = (
+    Metric(
+        "leaseway_console_pages_total", "counter", "pages", ("page", "outcome"), ("console",),
+        "Pages that were shown, by outcome: ok, or the class of their status (4xx, 5xx).",
+    ),
+)  # fmt: skip
+
 METRICS: Final = (
-    *_EVERY, *_OF_GATEWAYS, *_REQUESTS, *_LENDING, *_ENGINES, *_FACTS, *_OF_MASTERS, *_OF_PROJECTORS, *_OUTWARD
+    *_EVERY, *_OF_GATEWAYS, *_REQUESTS, *_LENDING, *_ENGINES, *_FACTS, *_OF_MASTERS, *_OF_PROJECTORS, *_OUTWARD, *_OF_CONSOLES
 )  # fmt: skip
 BY_NAME: Final = {metric.name: metric for metric in METRICS}
 

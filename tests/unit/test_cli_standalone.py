@@ -37,7 +37,8 @@ def child(tmp_path, before="", after=WAIT, name="x"):
 
 def test_the_default_ports_are_those_of_the_documentation():
     ports = plan_ports(8000, NODES)
-    assert (ports.gateway, ports.projector, ports.master, ports.nats, ports.monitor) == (8000, 8200, 8300, 4222, 8222)
+    assert (ports.gateway, ports.projector, ports.master, ports.console) == (8000, 8200, 8300, 8500)
+    assert (ports.nats, ports.monitor) == (4222, 8222)
     assert (ports.nodes, ports.engines) == ((8100, 8101), ((8400, 8401), (8402,)))
     assert plan_ports(8000, NODES, gateway=80).gateway == 80
 
@@ -51,7 +52,7 @@ def test_another_base_moves_every_port():
 def test_base_0_takes_free_and_different_ports():
     ports = plan_ports(0, NODES)
     require_free(ports)
-    assert len({port for _, port in ports.named()}) == 10
+    assert len({port for _, port in ports.named()}) == 11
     assert endpoints(ports, NODES).engines["attic"] == (f"http://127.0.0.1:{ports.engines[1][0]}",)
 
 
@@ -60,7 +61,14 @@ def test_a_port_in_use_is_named_before_anything_starts():
         free = free_port()
         base = plan_ports(0, ())
         ports = type(base)(
-            nats=free, monitor=free, gateway=taken.getsockname()[1], projector=free, master=free, nodes=(), engines=()
+            nats=free,
+            monitor=free,
+            gateway=taken.getsockname()[1],
+            projector=free,
+            master=free,
+            console=free,
+            nodes=(),
+            engines=(),
         )
         with pytest.raises(
             PortInUseError, match=rf"gateway port {ports.gateway}: must be free on 127\.0\.0\.1: .*--port-base"

@@ -1,0 +1,62 @@
+"""How one process asks another over HTTP, on an operator's behalf."""
+
+import json
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Final
+
+import aiohttp
+
+from domain.errors import UnreachableError
+
+_TIMEOUT_S: Final = 10.0
+
+
+async def fetch(
+    who: str, url: str, path: str, query: Mapping[str, str] | None = None, *, hint: Callable[[], str]
+) -> tuple[int, Any]:
+    """Return (status, JSON) of what `who` answers at `url` + `path`.
+
+    Raises:
+        UnreachableError: it does not answer (`hint` says what to do about that), or with something that is not JSON.
+    """
+    timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
+    try:
+        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url + path, params=query) as answer:
+            return answer.status, json.loads(await answer.text())
+    except (aiohttp.ClientError, TimeoutError, OSError):
+        raise UnreachableError(f"{who} {url}: cannot be reached; {hint()}") from None
+    except ValueError:
+        raise UnreachableError(
+            f"{who} {url}: answers {path} with something that is not JSON; is it leaseway's?"
+        ) from None
+
+
+def error_of(said: Any) -> tuple[str, str, str]:
+    """Return (code, message, parameter) of an answer that is an error; its beginning as the message if it has not our form."""
+    error = said.get("error") if isinstance(said, dict) else None
+    if not isinstance(error, dict):
+        return "", str(said)[:300], ""
+    return str(error.get("code") or ""), str(error.get("message", said)), str(error.get("param") or "")
+
+
+async def deciding(masters: Iterable[str], state_of: Callable[[str], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+    """Return the folded state of the master that decides, else of one that follows it.
+
+    Raises:
+        UnreachableError: none answers.
+    """
+    follows: dict[str, Any] | None = None
+    silent: UnreachableError | None = None
+    for url in masters:
+        try:
+            state = await state_of(url)
+        except UnreachableError as error:
+            silent = silent or error
+            continue
+        if state.get("mode") == "active":
+            return state
+        follows = follows or state
+    if follows is None:
+        assert silent is not None, "there is one master at least"
+        raise silent
+    return follows

@@ -1,0 +1,1 @@
+"""The process that shows a cluster in a browser: it asks the others, and keeps nothing."""

@@ -1,0 +1,42 @@
+"""`leaseway console`: pages for operators, and their read API at one address. It keeps nothing and changes nothing."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from adapters.clock import SystemClock
+from adapters.http.server import HttpServer
+from domain.errors import PortInUseError
+from services.config import Config
+from services.console.pages import Pages
+from services.console.peers import Peers
+from services.console.render import Renderer
+from services.console.site import Site
+from services.data_directory import known_endpoints
+from services.hosts import of_operators
+from services.telemetry import answer
+
+NAME: Final = "console"
+_CONNECTIONS_MAX: Final = 128
+
+
+async def run(config: Config, ready: Callable[[str], None], stop: asyncio.Event) -> None:
+    """Show the cluster of `config` until `stop` is set; `ready` is called with the URL.
+
+    Raises:
+        PortInUseError: the port is taken.
+    """
+    peers = Peers(partial(known_endpoints, config), SystemClock())
+    site = Site(peers, Pages(peers), Renderer(), answer.instruments("console"))
+    server = HttpServer(site.handle, connections_max=_CONNECTIONS_MAX, served_by=NAME, hosts=of_operators(config))
+    host, port = config.http.host, config.http.port
+    try:
+        port = await server.start(host, port)
+    except OSError as error:
+        raise PortInUseError(f"console: port {port} on {host}: {error.strerror or error}") from None
+    try:
+        ready(f"http://{host}:{port}")
+        await stop.wait()
+    finally:
+        await server.stop()

@@ -1,0 +1,57 @@
+"""What every page says first: that history is in doubt, that nobody decides, that something cannot be asked."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final, Literal, NamedTuple
+
+from services.console.peers import Said
+
+Weight = Literal["alarm", "notice"]
+
+
+class Trouble(NamedTuple):
+    """One thing that an operator has to know."""
+
+    weight: Weight
+    text: str
+    more: str = ""
+    """What to do about it."""
+
+
+NO_NEW_LEASES: Final = "no new leases; every node serves its own requests"
+
+
+def troubles(said: Sequence[Said]) -> Iterator[Trouble]:
+    """Yield what is to be said of these processes, the worst first."""
+    masters = [each for each in said if each.name == "master"]
+    doubting = [each for each in masters if each.state == "safe_mode"]
+    for each in doubting:
+        yield Trouble(
+            "alarm",
+            f"SAFE MODE: nothing is lent, since stored history is in doubt: {each.body.get('doubt', '')}",
+            "Look at it with `leaseway audit verify`. `leaseway provision --new-generation --reason TEXT` goes on without what "
+            f"is lost, and keeps it. Said by the master at {each.url}; every node serves its own requests.",
+        )
+    if not doubting and not any(each.state == "active" for each in masters):
+        yield _nobody_decides(masters)
+    for each in said:
+        if each.name == "master":
+            if each.body.get("feed"):
+                yield Trouble("notice", f"Decisions are not told on the feed: {each.body['feed']}")
+        elif each.problem:
+            yield Trouble("notice", f"{each.problem}", _WITHOUT[each.name])
+        elif each.state != "ok":
+            yield Trouble("notice", f"{each.name}: {each.state}", str(each.body.get("error") or ""))
+
+
+def _nobody_decides(masters: Sequence[Said]) -> Trouble:
+    if any(each.state == "starting" for each in masters):
+        return Trouble("notice", f"The master is still checking stored history: until then {NO_NEW_LEASES}.")
+    if any(each.state == "standby" for each in masters):
+        return Trouble("alarm", f"No master decides, one stands by: {NO_NEW_LEASES}.")
+    return Trouble("alarm", f"No master answers: {NO_NEW_LEASES}.", " ".join(each.problem for each in masters))
+
+
+_WITHOUT: Final = {
+    "projector": "History cannot be asked; nothing of it is lost, its rows come later from the streams.",
+    "gateway": "Clients of this gateway are not served; nodes serve those who ask them.",
+}
