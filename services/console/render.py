@@ -4,7 +4,6 @@ from importlib.resources import files
 from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
 from services.console.pages import Page
 from services.texts.plain import cell, printable
@@ -37,6 +36,6 @@ def _seen(value: Any) -> Any:
     """Return a value as it is shown: without characters that turn a line round, or are not seen at all."""
     return (
         "\n".join(map(printable, value.split("\n")))
-        if isinstance(value, str) and not isinstance(value, Markup)
+        if isinstance(value, str) and not hasattr(value, "__html__")
         else value
     )

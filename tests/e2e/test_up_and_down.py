@@ -17,7 +17,7 @@ from tests.support.waiting import until
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
 CONFIG = '[[nodes]]\nid = "studio"\n[[nodes.models]]\nid = "chat"\nurl = "http://127.0.0.1:9"\n'
-PARTS = {"nats-server", "projector", "master", "node", "gateway"}
+PARTS = {"nats-server", "projector", "master", "node", "gateway", "console"}
 
 
 @contextlib.asynccontextmanager
