@@ -78,18 +78,27 @@ class Parts(NamedTuple):
 
 
 class Upstream:
-    """Connections to one other party, at most `connections` of them; the surplus waits in order."""
+    """Connections to other parties, at most `connections` of them; the surplus waits in order.
+
+    Nothing is kept of a party to which no connection is open: parties may come and go, and change their addresses, for ever.
+    """
 
     def __init__(
         self,
         *,
         connections: int,
+        per_party: bool = False,
         connect_s: float = CONNECT_S,
         silent_s: float | None = None,
         keep_alive: bool = True,
     ) -> None:
-        """Begin without a connection. `silent_s`: the longest silence within an answer, its beginning included."""
-        self._connections, self._keep_alive, self._connect_s = connections, keep_alive, connect_s
+        """Begin without a connection.
+
+        `per_party`: each address may have `connections` of them, whatever the others have, so that a sick one slows no other.
+        `silent_s`: the longest silence within an answer, its beginning included.
+        """
+        self._connections, self._per_party = 0 if per_party else connections, connections if per_party else 0
+        self._keep_alive, self._connect_s = keep_alive, connect_s
         self._timeout = aiohttp.ClientTimeout(total=None, connect=None, sock_connect=connect_s, sock_read=silent_s)
         self._session: aiohttp.ClientSession | None = None
 
@@ -200,7 +209,8 @@ class Upstream:
             how: dict[str, Any] = {"keepalive_timeout": _KEEPALIVE_S} if self._keep_alive else {"force_close": True}
             if self._timeout.sock_read is None:
                 how["socket_factory"] = _watched_socket
-            connector = aiohttp.TCPConnector(limit=self._connections, resolver=_BoundedResolver(self._connect_s), **how)
+            how["resolver"] = _BoundedResolver(self._connect_s)
+            connector = aiohttp.TCPConnector(limit=self._connections, limit_per_host=self._per_party, **how)
             self._session = aiohttp.ClientSession(
                 connector=connector,
                 timeout=self._timeout,

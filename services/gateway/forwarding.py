@@ -33,7 +33,7 @@ class Forwarder:
 
     def __init__(self, gateway: str, catalogue: Catalogue, limits: Limits, clock: Clock) -> None:
         """Serve what `catalogue` lists; `gateway` names this process in the answers that are its own."""
-        self._gateway, self._catalogue, self._limits = gateway, catalogue, limits
+        self._gateway, self._catalogue = gateway, catalogue
         self._bodies = BodyReader(limits.body_bytes, limits.held_bytes, clock)
         self._now_s = lambda: clock.monotonic_us() / 1_000_000
         self.metrics = GatewayMetrics()
@@ -42,7 +42,8 @@ class Forwarder:
         """How long a node may say nothing of a stream; tests are less patient."""
         # it may be held twice: once more when its helper has failed
         self._silent_s = _SILENT_S + 2 * limits.queue_wait_s
-        self._upstreams: dict[str, Upstream] = {}
+        # nodes change their addresses: one for all of them keeps nothing of those that they have left
+        self._upstream = Upstream(connections=limits.connections, per_party=True, connect_s=limits.upstream_connect_s)
         self._in_progress: dict[NodeId, int] = {}
         self._turn = 0
         self._turns: dict[NodeId, int] = {}
@@ -51,9 +52,7 @@ class Forwarder:
 
     async def close(self) -> None:
         """Close every connection to nodes."""
-        for upstream in self._upstreams.values():
-            await upstream.close()
-        self._upstreams.clear()
+        await self._upstream.close()
 
     @property
     def in_progress(self) -> int:
@@ -142,7 +141,7 @@ class Forwarder:
         """Tell whether the client has been answered; if not, nothing has started."""
         silent_s = self.stream_silent_s if read.stream else self._silent_s
         try:
-            answer = await self._to(holder.url).post(holder.url + path, read.body, headers, silent_s=silent_s)
+            answer = await self._upstream.post(holder.url + path, read.body, headers, silent_s=silent_s)
         except NotStartedError:
             if more:
                 self.metrics.failed_over(holder.node)
@@ -181,12 +180,6 @@ class Forwarder:
         self._in_progress[node] -= 1
         if not self._in_progress[node]:
             del self._in_progress[node]
-
-    def _to(self, url: str) -> Upstream:
-        if url not in self._upstreams:
-            limits = self._limits
-            self._upstreams[url] = Upstream(connections=limits.connections, connect_s=limits.upstream_connect_s)
-        return self._upstreams[url]
 
 
 def _entry(model: ModelId, holders: list[Holder]) -> dict[str, object]:

@@ -56,8 +56,15 @@ class HttpLender:
     ) -> None:
         """Lend in the name of `node`, whose nkey signs; `relays` are asked where a helper cannot be reached."""
         self._node, self._signer, self._copies = node, signer, copies
-        self._limits, self._clock, self._routes = limits, clock, Routes(relays, clock)
-        self._upstreams: dict[str, Upstream] = {}
+        self._clock, self._routes = clock, Routes(relays, clock)
+        # helpers change their addresses: one for all of them keeps nothing of those that they have left
+        self._upstream = Upstream(
+            connections=_CONNECTIONS,
+            per_party=True,
+            connect_s=limits.upstream_connect_s,
+            # a helper may be silent for as long as it works: the cut-off and the stall check know whether it does
+            keep_alive=False,
+        )
         self.tracing = OFF
 
     def known_at(self, url: str) -> None:
@@ -66,9 +73,7 @@ class HttpLender:
 
     async def close(self) -> None:
         """Close every connection."""
-        for upstream in self._upstreams.values():
-            await upstream.close()
-        self._upstreams.clear()
+        await self._upstream.close()
 
     async def lend(self, served: Served, ticket: Ticket, lend: LendRequest, client: ClientAnswer) -> bool:
         """Send the request, tell the machines how it went, pass an answer on; tell whether the client has been answered."""
@@ -151,7 +156,7 @@ class HttpLender:
             served.serving.lend_accepted(request, lease)
 
         url = route.base + route.prefix + lend.work.path
-        answer = await self._to(route.base).post_when_asked(
+        answer = await self._upstream.post_when_asked(
             url, body, headers, asked_for=asked_for, continue_s=route.continue_s
         )
         return _Sent(answer, bool(asked))
@@ -228,16 +233,6 @@ class HttpLender:
                 served.serving.lend_answering(lend.action.request, lend.action.lease)
 
         return heard
-
-    def _to(self, url: str) -> Upstream:
-        if url not in self._upstreams:
-            self._upstreams[url] = Upstream(
-                connections=_CONNECTIONS,
-                connect_s=self._limits.upstream_connect_s,
-                # a helper may be silent for as long as it works: the cut-off and the stall check know whether it does
-                keep_alive=False,
-            )
-        return self._upstreams[url]
 
 
 def _tell_sent(span: Span, answer: Answer) -> None:

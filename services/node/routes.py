@@ -47,4 +47,7 @@ class Routes:
 
     def shut(self, helper_url: str) -> None:
         """Note that nobody could be connected to at `helper_url`."""
-        self._shut_until_us[helper_url] = self._clock.monotonic_us() + SHUT_US
+        now_us = self._clock.monotonic_us()
+        # a helper that went elsewhere is never asked at its old address again
+        self._shut_until_us = {url: until_us for url, until_us in self._shut_until_us.items() if now_us < until_us}
+        self._shut_until_us[helper_url] = now_us + SHUT_US

@@ -23,6 +23,7 @@ from services.gateway.forwarding import Forwarder
 from tests.support.local_nodes import CHAT, local_node, model_at
 from tests.support.moments import elapsed
 from tests.support.odd_server import COMPLETION, DONE, Heard, Reply, answer, event, odd_server, stream
+from tests.support.sessions import sessions
 
 PATH = "/v1/chat/completions"
 STREAM = CHAT | {"stream": True}
@@ -87,6 +88,16 @@ async def test_a_request_reaches_a_node_that_holds_the_model_and_its_answer_come
         async with gateway.client.post(PATH, json=STREAM) as got:
             assert await got.read() == event("日").replace(b"local", b"public") + DONE
             assert got.content_type == "text/event-stream"
+
+
+async def test_a_gateway_whose_nodes_go_elsewhere_keeps_no_session_for_where_they_were(gateway: Gateway):
+    async with odd_server() as engine, local_node([model_at(engine.url)]) as node:
+        held = []
+        for host in ("127.0.0.1", "localhost", "[::ffff:127.0.0.1]"):
+            gateway.know("n1", node.url.replace("127.0.0.1", host), "public")
+            assert (await gateway.ask())[0] == 200
+            held.append(sessions())
+        assert held == [held[0]] * 3
 
 
 @pytest.mark.parametrize("streaming", [False, True])

@@ -159,6 +159,48 @@ async def test_an_upstream_has_at_most_its_number_of_connections_and_the_surplus
     await client.close()
 
 
+async def test_each_party_may_have_its_number_of_connections_whatever_another_has():
+    client = Upstream(connections=1, per_party=True)
+    async with odd_server() as sick, odd_server() as well:
+        sick.script = sick.hang()
+        hanging = asyncio.ensure_future(client.post(sick.url, BODY, {}))
+        await sick.arrived()
+        waiting = asyncio.ensure_future(client.post(sick.url, BODY, {}))
+        async with asyncio.timeout(5):
+            await (await client.post(well.url, BODY, {})).read(1000)
+        assert len(sick.heard) == 1
+        for asked in (hanging, waiting):
+            asked.cancel()
+    await client.close()
+
+
+@pytest.mark.parametrize("keep_alive", [True, False])
+async def test_of_parties_that_are_left_nothing_is_kept_while_a_stream_of_another_runs_on(*, keep_alive: bool):
+    client = Upstream(connections=2, per_party=True, keep_alive=keep_alive)
+    go = asyncio.Event()
+
+    async def slow(_: Heard, reply: Reply) -> None:
+        await reply.head()
+        await reply.chunk(b"begun")
+        await go.wait()
+        await reply.chunk(b", ended")
+        await reply.end()
+
+    async with odd_server(slow) as streaming:
+        running = await client.post(streaming.url, BODY, {})
+        for _ in range(5):
+            async with odd_server() as left:
+                await (await client.post(left.url, BODY, {})).read(1000)
+        assert client._session is not None
+        connector = client._session.connector
+        assert connector is not None
+        await until("idle connections to close", lambda: not connector._conns)
+        assert [key.port for key in connector._acquired_per_host] == [int(streaming.url.rsplit(":", 1)[1])]
+        go.set()
+        assert await running.read(100) == b"begun, ended"
+    await client.close()
+
+
 # -- with Expect: 100-continue ------------------------------------------------------------------------------------------
 
 

@@ -32,6 +32,7 @@ from tests.support.local_nodes import (
     signed,
 )
 from tests.support.odd_server import COMPLETION, DONE, Heard, Reply, event, stream
+from tests.support.sessions import sessions
 from tests.support.waiting import until
 
 STREAM = CHAT | {"stream": True}
@@ -82,6 +83,19 @@ async def test_a_helper_that_has_heard_of_the_grant_only_from_the_owner_takes_th
         asking = await two.held()
         two.grant(seen_by_helper=False)
         assert (await asking).headers["leaseway-served-by"] == "n2"
+
+
+async def test_an_owner_whose_helper_goes_elsewhere_keeps_no_session_for_where_it_was():
+    async with pair() as two:
+        places = [
+            two.helper.url.replace("127.0.0.1", host) for host in ("127.0.0.1", "localhost", "[::ffff:127.0.0.1]")
+        ]
+        held = []
+        for place in places:
+            two.grant(url=place)
+            assert (await two.ask()).headers["leaseway-served-by"] == "n2"
+            held.append(sessions())
+        assert held == [held[0]] * len(places)
 
 
 async def test_a_helper_with_work_of_its_own_hands_back_and_no_client_sees_the_409():

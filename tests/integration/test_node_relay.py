@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -11,7 +11,7 @@ import pytest
 
 from adapters.clock import SystemClock
 from adapters.http.server import HttpServer
-from adapters.http.upstream import Answer, Parts, Upstream
+from adapters.http.upstream import CONTINUE_S, Answer, Parts, Upstream
 from adapters.keys import Signer, new_nkey
 from domain.control.view import ControlView
 from domain.errors import NotConnectedError
@@ -23,7 +23,7 @@ from services.gateway.catalogue import Catalogue
 from services.gateway.forwarding import Forwarder
 from services.gateway.surface import Surface
 from services.lend_check import LendCheck
-from services.node.routes import Routes
+from services.node.routes import SHUT_US, Routes
 from services.relaying import Relay
 from tests.support.lending_pair import PATH, Pair, pair
 from tests.support.local_nodes import CHAT, LocalNode, grant_of, local_node, model_at, publish, signed
@@ -31,21 +31,42 @@ from tests.support.odd_server import DONE, Heard, Reply, answer, event, odd_serv
 from tests.support.waiting import until
 
 
+class StoodClock:
+    """A clock that goes on when the test says so."""
+
+    now_us = 0
+
+    def monotonic_us(self) -> int:
+        return self.now_us
+
+    wall_us = monotonic_us
+
+
 class Wall(Upstream):
-    """The way from the owner to its helper, shut as a firewall shuts it."""
+    """The way to `url`, shut as a firewall shuts it; to everywhere if none is said. Whatever else is asked is asked."""
 
-    def __init__(self) -> None:
-        super().__init__(connections=1)
-        self.tried = 0
+    def __init__(self, url: str = "") -> None:
+        super().__init__(connections=4, per_party=True, keep_alive=False)
+        self._url, self.tried = url, 0
 
-    async def post_when_asked(self, url: str, body: bytes | Parts, headers: object, **more: object) -> Answer:
-        self.tried += 1
-        raise NotConnectedError(f"{url}: no route, {len(str(body))}, {headers}, {more}")
+    async def post_when_asked(
+        self,
+        url: str,
+        body: bytes | Parts,
+        headers: Mapping[str, str],
+        *,
+        asked_for: Callable[[], None],
+        continue_s: float = CONTINUE_S,
+    ) -> Answer:
+        if url.startswith(self._url):
+            self.tried += 1
+            raise NotConnectedError(f"{url}: no route")
+        return await super().post_when_asked(url, body, headers, asked_for=asked_for, continue_s=continue_s)
 
 
 def wall_off(owner: LocalNode, url: str) -> Wall:
     """Let the owner reach `url` no more."""
-    wall = owner.node.lender._upstreams[url] = Wall()
+    wall = owner.node.lender._upstream = Wall(url)
     return wall
 
 
@@ -97,6 +118,18 @@ async def test_the_next_lend_does_not_wait_for_the_shut_way_again():
         assert (await asking).headers["leaseway-served-by"] == "n2"
         assert (await two.ask()).headers["leaseway-served-by"] == "n2"
         assert wall.tried == 1
+
+
+async def test_a_shut_way_is_forgotten_once_its_time_is_over():
+    clock = StoodClock()
+    routes = Routes(("http://relay:1",), clock)
+    for port in range(5):
+        routes.shut(f"http://old:{port}")
+    assert [way.relayed for way in routes.to("http://old:4")] == [True]
+    clock.now_us += SHUT_US
+    routes.shut("http://new:1")
+    assert list(routes._shut_until_us) == ["http://new:1"]
+    assert [way.relayed for way in routes.to("http://old:4")] == [False, True]
 
 
 async def test_a_stream_comes_through_a_relay_event_by_event_and_ends_in_order():
@@ -214,7 +247,7 @@ async def test_owner_and_relay_bear_any_silence_of_a_helper_that_is_there_and_th
         two.grant()
         await two.helping.arrived()
         lender, served = two.owner.node.lender, two.owner.node.models[ModelId("public")]
-        for patient in (lender._upstreams[relay.url], relay.node.relay._upstream):
+        for patient in (lender._upstream, relay.node.relay._upstream):
             assert patient._session is not None
             assert patient._session.timeout.sock_read is None
             (connection,) = patient._session.connector._acquired  # type: ignore[union-attr]
