@@ -1,5 +1,7 @@
 """What a model's machines ask the node to do. Facts (domain.events) stand beside them in the same ordered list."""
 
+from typing import Final
+
 import msgspec
 
 from domain.events import Fact, LeaseChanged, LeaseGranted
@@ -7,6 +9,9 @@ from domain.ids import LeaseId, LinkId, ModelId, RequestId
 
 OrderKey = tuple[str, int, int]
 """(generation, version, index) of a decision: the total order of everything the master decided."""
+
+FORGET_US: Final = 660_000_000
+"""No lease lives longer without a word: a tenth more than the longest `offload_lease_ttl`."""
 
 
 class Dispatch(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -11,15 +11,12 @@ from typing import Final
 
 import msgspec
 
+from domain.actions import FORGET_US
 from domain.ids import LeaseId, LinkId, RequestId
 from domain.inputs import BorrowOffer
 
 ACCEPTED_MAX: Final = 100_000
 """Requests remembered of one lease (a day at one a second); beyond it the oldest are forgotten."""
-
-
-FORGET_US: Final = 660_000_000
-"""No lease lives longer without a word: a tenth more than the longest `offload_lease_ttl`."""
 
 
 class _UnderLease(msgspec.Struct, eq=False):

@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 import msgspec
 
-from domain.actions import OrderKey
+from domain.actions import FORGET_US, OrderKey
 from domain.events import LeaseChanged, LeaseChecked, LeaseCleared, LeaseGranted, LeaseRefused, LeaseUpdated, LinkPriced
 from domain.events.decision import LeaseEvent, LinkWord
 from domain.ids import LeaseId, LinkId, ModelId, RequestId
@@ -69,15 +69,23 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
     """In a row, with no answer between."""
     failed_us: int | None = None
     """When the last lend failed, if the helper has answered none since and no decision knows of it."""
+    gone_us: int | None = None
+    """Since when its link is gone and nothing is out over it."""
 
 
 class LeaseBook:
-    """Live leases by link. Every event carries the whole state of its link, so the newest by order key is all there is."""
+    """Live leases by link. Every event carries the whole state of its link, so the newest by order key is all there is.
+
+    A link that is gone is forgotten once no lease of it can live and nothing is out over it. It is the same one if it is added
+    again, so what was decided before it was forgotten stays old news.
+    """
 
     def __init__(self) -> None:
         self.links: frozenset[LinkId] = frozenset()
         self.live: dict[LinkId, LiveLease] = {}
         self._tracks: dict[LinkId, Track] = {}
+        self._forgotten: OrderKey | None = None
+        """The newest word on any link that is forgotten: of a link that is not known none counts that is no newer."""
         self._early: dict[LinkId, tuple[LeaseEvent, OrderKey, int | None]] = {}
         """Of links that are not known (yet) the newest event: the word that makes such a link may come a moment later."""
 
@@ -90,13 +98,24 @@ class LeaseBook:
         Return how many of these were news, and the facts of it all.
         """
         self.links = frozenset(links)
-        for link, track in self._tracks.items():
-            track.faster = track.faster and link in self.links
+        self._forget_gone(now_us)
         facts: list[LeaseUpdated | LeaseRefused] = [
             self._end(link) for link in sorted(self.live) if link not in self.links
         ]
         taken = [self.take(*early, now_us) for early in self._no_longer_early(now_us)]
         return sum(news for news, _ in taken), facts + [fact for _, fact in taken if fact is not None]
+
+    def _forget_gone(self, now_us: int) -> None:
+        for link, track in list(self._tracks.items()):
+            track.faster = track.faster and link in self.links
+            if link in self.links or track.out:
+                track.gone_us = None
+            elif track.gone_us is None:
+                track.gone_us = now_us
+            elif now_us - track.gone_us >= FORGET_US:
+                words = (self._forgotten, track.newest, track.word, track.asked)
+                self._forgotten = max((order for order in words if order is not None), default=None)
+                del self._tracks[link]
 
     def take(
         self, event: LeaseEvent, order: OrderKey, basis_sent_us: int | None, now_us: int
@@ -193,7 +212,8 @@ class LeaseBook:
         """Return what is known of `link`."""
         track = self._tracks.get(link)
         if track is None:
-            track = self._tracks[link] = Track()
+            known = self._forgotten
+            track = self._tracks[link] = Track(newest=known, word=known, asked=known)
         return track
 
     def has_faster(self) -> bool:

@@ -1,9 +1,11 @@
 """The leases that a node has heard of: what it shows to helpers, and what it checks owners against."""
 
+from collections.abc import Callable
+
 import msgspec
 
 from adapters.decisions import SignedDecision
-from domain.actions import OrderKey
+from domain.actions import FORGET_US, OrderKey
 from domain.events import LeaseCleared
 from domain.events.decision import LeaseEvent
 from domain.ids import LeaseId, LinkId
@@ -16,11 +18,26 @@ class _Copy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeaseCopies:
-    """The newest lease event of each link, as this node has seen it: what it shows to helpers, and checks owners against."""
+    """The newest lease event of each link, as this node has seen it: what it shows to helpers, and checks owners against.
+
+    That of a link that is gone is forgotten once no lease of it can live. The link is the same one if it is added again, so what
+    was decided before stays old news (as in domain.owner.leases).
+    """
 
     def __init__(self) -> None:
         """Begin with none."""
         self._newest: dict[LinkId, _Copy] = {}
+        self._forgotten: OrderKey | None = None
+
+    def __len__(self) -> int:
+        return len(self._newest)
+
+    def forget_gone(self, is_known: Callable[[LinkId], bool], now_us: int) -> None:
+        """Forget the events of links that are not known and of which nothing was heard for longer than a lease can live."""
+        for link, kept in list(self._newest.items()):
+            if now_us - kept.taken_us >= FORGET_US and not is_known(link):
+                self._forgotten = max(self._forgotten or kept.signed.order, kept.signed.order)
+                del self._newest[link]
 
     def take(self, signed: SignedDecision, now_us: int) -> bool:
         """Keep a lease event if it is newer than what is kept of its link; tell whether it was."""
@@ -28,7 +45,8 @@ class LeaseCopies:
         if event is None:
             return False
         kept = self._newest.get(event.link)
-        if kept is not None and signed.order <= kept.signed.order:
+        known = kept.signed.order if kept is not None else self._forgotten
+        if known is not None and signed.order <= known:
             return False
         self._newest[event.link] = _Copy(signed=signed, event=event, taken_us=now_us)
         return True

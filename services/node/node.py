@@ -183,6 +183,7 @@ class Node:
     def control_changed(self) -> None:
         """Pass on what the view says now of links and settings."""
         self._fleet.control_changed()
+        self.copies.forget_gone(lambda link: self.view.link(link) is not None, self.clock.monotonic_us())
 
     def decided(self, signed: SignedDecision, sent_at_us: Callable[[Basis], int | None]) -> None:
         """Take a decision of the master."""

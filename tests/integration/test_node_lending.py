@@ -11,6 +11,7 @@ import pytest
 
 from adapters.http.upstream import Upstream
 from adapters.keys import Signer, new_nkey
+from domain.actions import FORGET_US
 from domain.events import (
     BorrowFinished,
     Cancelled,
@@ -424,6 +425,19 @@ async def test_a_removed_link_ends_its_leases_at_the_helper():
         )
         two.helper.node.control_changed()
         assert await mine.send(mine.head()) == (403, "no_live_lease")
+
+
+async def test_a_node_forgets_the_leases_of_a_link_that_was_removed_long_ago():
+    async with pair() as two:
+        node = two.owner.node
+        known = node.reader.read(signed(grant_of(two.link, two.owner, two.helper.url)))
+        assert known is not None
+        assert node.copies.take(known, node.clock.monotonic_us() - FORGET_US)
+        node.control_changed()
+        assert len(node.copies) == 1
+        node.view.apply(LinkRemoved(link=two.link.link, owner=two.link.owner, owner_model=two.link.owner_model))
+        node.control_changed()
+        assert len(node.copies) == 0
 
 
 async def test_a_lend_without_expect_is_refused():

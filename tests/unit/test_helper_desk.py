@@ -2,7 +2,7 @@
 
 import pytest
 
-from domain.actions import AcceptBorrow, CancelEngine, Dispatch, RefuseBorrow
+from domain.actions import FORGET_US, AcceptBorrow, CancelEngine, Dispatch, RefuseBorrow
 from domain.events import (
     Accepting,
     BorrowAccepted,
@@ -15,7 +15,6 @@ from domain.events import (
     NotAccepting,
     StillRunning,
 )
-from domain.helper.accepted import FORGET_US
 from domain.ids import LeaseId, LinkId
 from domain.inputs import EngineResult
 from tests.unit.machine_rig import (

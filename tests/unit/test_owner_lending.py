@@ -2,8 +2,8 @@
 
 import pytest
 
-from domain.actions import CancelLend, Lend, Refuse
-from domain.events import CutOff, Failed, Finished, Held, LeaseRefused, LeaseUpdated, Lent
+from domain.actions import FORGET_US, CancelLend, Lend, Refuse
+from domain.events import CutOff, Failed, Finished, Held, LeaseRefused, LeaseUpdated, Lent, LinkPriced
 from domain.ids import LeaseId, LinkId
 from domain.inputs import EngineResult, LendFailure, LendResult
 from tests.unit.machine_rig import (
@@ -22,6 +22,7 @@ from tests.unit.machine_rig import (
     rid,
     runtime,
     told,
+    word,
 )
 
 L1 = LeaseId("l1")
@@ -331,6 +332,61 @@ def test_cutting_a_link_ends_its_lease_and_leaves_what_is_out():
     outputs = made.set_links([OTHER_LINK], [], 20)
     assert of(outputs, LeaseUpdated).slots == 0
     assert told(made.lend_answered(rid(3), L1, LendResult(), 21)) == ["LendAnswered r3", "Finished r3"]
+
+
+def test_links_that_are_removed_for_good_are_forgotten():
+    made = runtime(owner=())
+    for number in range(20):
+        link, at_us = LinkId(f"{number:04x}"), number * 3600 * SECOND
+        made.set_links((link,), (), at_us)
+        made.take_lease(lease(link=link), order(number + 1), at_us, at_us)
+    assert len(made.owner.leases._tracks) == 2, "the link that is there, and the one that it took the place of just now"
+
+
+def test_a_removed_link_is_not_forgotten_while_something_is_out_over_it():
+    made, _ = lending(held=1, slots=0)
+    made.take_lease(lease(probe=True), order(2), 10, 10)
+    for look in (1, 2, 3):
+        made.lend_answering(rid(3), L1, look * FORGET_US)
+        made.set_links((), (), look * FORGET_US)
+    assert made.counts().lent == 1
+    assert told(made.lend_answered(rid(3), L1, LendResult(), 4 * FORGET_US)) == ["LendAnswered r3", "Finished r3"]
+    made.set_links((), (), 5 * FORGET_US)
+    assert list(made.owner.leases._tracks) == [LINK], "the time counts from when nothing was out"
+    made.set_links((), (), 6 * FORGET_US)
+    assert not made.owner.leases._tracks
+
+
+def forgotten():
+    """Return a runtime that has forgotten LINK, of which it last heard by order 6, and knows it anew; and what time it is."""
+    made, _ = lending(held=1, slots=0)
+    made.take_lease(cleared(), order(6), 10, 20)
+    made.set_links((), (), 30)
+    now_us = 30 + FORGET_US
+    made.set_links((), (), now_us)
+    assert not made.owner.leases._tracks
+    return made, now_us
+
+
+def test_an_old_lease_of_a_removed_link_is_refused_though_the_link_is_forgotten_and_added_again():
+    made, now_us = forgotten()
+    # by whatever basis it might live
+    assert of(made.take_lease(lease(), order(5), now_us, now_us), LeaseRefused).reason == "not_an_owner"
+    for outputs in (
+        made.set_links((LINK,), (), now_us + 1),
+        made.take_lease(changed(), order(6), now_us, now_us + 2),
+    ):
+        assert not facts(outputs, LeaseUpdated)
+    made.submit(new(9), now_us + 3)
+    assert "Lend r9" in told(made.take_lease(lease(), order(7), now_us, now_us + 3))
+
+
+def test_an_old_word_on_a_removed_link_is_none_though_the_link_is_forgotten_and_added_again():
+    made, now_us = forgotten()
+    made.set_links((LINK,), (), now_us + 1)
+    for version, faster in ((6, False), (7, True)):
+        made.take_word(word(LinkPriced, faster=True), order(version), now_us + 2)
+        assert made.owner.leases.track(LINK).faster == faster
 
 
 def test_an_engine_that_is_down_does_not_stop_lending():
