@@ -172,6 +172,20 @@ def test_requests_that_run_out_of_time_by_one_outage_are_one_failure():
     assert [each[:2] for each in breakers(story.look())] == [("opened", 2)]
 
 
+def test_two_requests_that_one_engine_takes_with_it_are_one_failure_by_its_helper_and_two_by_their_owners():
+    story = Story()
+    story.burst(20)
+    for request in ("req_2", "req_3"):
+        sent(story, request)
+    for request in ("req_2", "req_3"):
+        said = borrow(BorrowFinished, request, ON, work=64_000_000, service_us=1, status=502, ok=False)
+        story.recorder.state("b", said)
+    assert breakers(story.look()) == []
+    for request in ("req_2", "req_3"):
+        story.recorder.state(ON.owner, lend(CutOff, request, ON, **LOST))
+    assert [each[:2] for each in breakers(story.look())] == [("opened", 2)]
+
+
 def test_a_helper_that_says_itself_that_it_fails_is_believed():
     story = Story()
     story.burst(20)
