@@ -53,6 +53,19 @@ class Traveled(msgspec.Struct, frozen=True, kw_only=True):
 class NothingThereError(CallerError):
     """No commit is kept of the moment that was asked for; the message says where history begins and ends."""
 
+    def __init__(self, message: str, bounds: str = "") -> None:
+        """Say `message`; `bounds`: where what is kept begins and ends, if the moment is merely outside of it."""
+        super().__init__(message)
+        self.bounds = bounds
+
+    def nor_in(self, where: str, other: "NothingThereError") -> "NothingThereError":
+        """Return what to say if the same moment is missed at a second place, too: nothing of it twice."""
+        if not self.bounds or not other.bounds:
+            return NothingThereError(f"{self}; in {where}: {other}")
+        if self.bounds == other.bounds:
+            return NothingThereError(f"{self}, in {where} too", self.bounds)
+        return NothingThereError(f"{self}; in {where} it {other.bounds}", self.bounds)
+
 
 async def state_at(
     streams: Streams,
@@ -110,9 +123,10 @@ async def _commit_at(ledger: Stream, head: Commit, version: int | None, time_ns:
         return message
     bounds = await ledger.bounds()
     oldest = await ledger.get(bounds.first)
-    begins = f"version {bounds.first}" + (f", stored {utc(oldest.stamp_ns)}" if oldest is not None else "")
+    stored = f" (stored {utc(oldest.stamp_ns)})" if oldest is not None else ""
+    kept = f"begins at version {bounds.first}{stored} and ends at {head.version}"
     asked = f"version {version}" if version is not None else f"time {utc(time_ns or 0)}"
-    raise NothingThereError(f"{asked}: must be within history, which begins at {begins} and ends at {head.version}")
+    raise NothingThereError(f"{asked}: must be within history, which {kept}", kept)
 
 
 async def last_until(stream: Stream, time_ns: int) -> int:

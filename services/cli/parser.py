@@ -54,6 +54,13 @@ class Parser(argparse.ArgumentParser):
         # what begins so is no flag but a value: `--since -10m`
         self._negative_number_matcher = re.compile(r"-[0-9]")
 
+    def _match_arguments_partial(self, actions: Any, arg_strings_pattern: Any) -> Any:
+        # what may be left out is left out by its default, not (as by Python < 3.12.7) because a flag comes before it
+        counts = super()._match_arguments_partial(actions, arg_strings_pattern)
+        while counts and not counts[-1]:
+            counts.pop()
+        return counts
+
     def error(self, message: str) -> NoReturn:
         """Raise BadUsageError with `message`, in our words."""
         text = message.replace("the following arguments are required:", "missing:")

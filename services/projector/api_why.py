@@ -206,10 +206,10 @@ class _Asker:
         try:
             return await cluster_then(self._streamed(), moment, end_ns=end_ns, only=only)
         except NothingThereError as error:
-            missed = str(error)
+            missed = error
         try:
             return await cluster_then(self._kept(), moment, end_ns=end_ns, only=only)
         except NothingThereError as error:
-            raise NothingThereError(f"{missed}; in ClickHouse: {error}") from None
+            raise missed.nor_in("ClickHouse", error) from None
         except (ApiError, StoreError) as error:
             raise NothingThereError(f"{missed}; ClickHouse could not be asked: {error}") from None

@@ -15,6 +15,7 @@ from adapters.log.snapshots import Snapshots
 from adapters.log.travel import last_until, state_at
 from adapters.log.unkeyed import UnkeyedReader
 from adapters.memory.stream import MemoryStream
+from adapters.times import utc
 from domain.events.commit import decode_commit
 from domain.ports import StoredMessage, Stream
 from domain.subjects import CONTROL, EVENTS, LEDGER, SNAPSHOTS
@@ -110,12 +111,16 @@ async def test_a_time_after_a_commit_of_which_the_facts_are_gone_and_the_state_i
     assert after | {"source": ""} == before | {"source": ""}
 
 
-async def test_what_neither_has_is_refused_with_both_their_reasons(scene: Scene):
-    scene.expire()
+async def test_what_neither_has_is_refused_once_with_where_each_begins_and_ends(scene: Scene, life: Life):
+    first, last = (
+        f"begins at version {each.seq} (stored {utc(each.stamp_ns)})" for each in life.ledger[:: len(life.ledger) - 1]
+    )
+    end, asked = f"and ends at {life.ledger[-1].seq}", "version 999999: must be within history, which"
     status, said = await scene.get("at", version="999999")
-    assert status == 404
-    assert said["error"]["message"].count("must be within history") == 2
-    assert "in ClickHouse" in said["error"]["message"]
+    assert (status, said["error"]["message"]) == (404, f"{asked} {first} {end}, in ClickHouse too")
+    scene.expire(**{LEDGER: life.ledger[-1].seq})
+    status, said = await scene.get("at", version="999999")
+    assert (status, said["error"]["message"]) == (404, f"{asked} {last} {end}; in ClickHouse it {first} {end}")
 
 
 async def test_why_a_model_lends_nothing_is_told_from_clickhouse_where_no_state_can_be_folded_from_the_streams(

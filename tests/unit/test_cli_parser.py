@@ -115,6 +115,27 @@ def test_every_command_has_help_for_each_argument_and_examples_that_parse(words,
             assert whole.parse_args(example.split()[1:]).module == parser.get_default("module")
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "at 9 n1/chat --copy F --json",
+        "at 9 --copy F n1/chat --json",
+        "at --json 9 --copy F n1/chat",
+        "at --copy F 9 --json n1/chat",
+    ],
+)
+def test_flags_may_stand_before_between_and_behind_what_may_be_left_out(words):
+    got = build_parser().parse_args(words.split())
+    assert (got.moment.number, got.only, str(got.copy), got.json) == (9, "n1/chat", "F", True)
+
+
+def test_what_may_be_left_out_is_left_out_however_many_flags_there_are(capsys):
+    got = build_parser().parse_args(["at", "9", "--copy", "F", "--json"])
+    assert (got.moment.number, got.only) == (9, "")
+    more = said(capsys, "at", "9", "--copy", "F", "n1", "n2")
+    assert more == (2, "", "leaseway: unknown argument 'n2' (see `leaseway at --help`)\n")
+
+
 def test_the_version_is_said_in_both_ways(capsys):
     assert said(capsys, "version")[1] == said(capsys, "--version")[1] == "leaseway 0.1.0\n"
 
