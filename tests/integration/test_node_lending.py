@@ -11,7 +11,6 @@ import pytest
 
 from adapters.http.upstream import Upstream
 from adapters.keys import Signer, new_nkey
-from domain.actions import FORGET_US
 from domain.events import (
     BorrowFinished,
     Cancelled,
@@ -33,7 +32,6 @@ from tests.support.local_nodes import (
     signed,
 )
 from tests.support.odd_server import COMPLETION, DONE, Heard, Reply, event, stream
-from tests.support.sessions import sessions
 from tests.support.waiting import until
 
 STREAM = CHAT | {"stream": True}
@@ -84,19 +82,6 @@ async def test_a_helper_that_has_heard_of_the_grant_only_from_the_owner_takes_th
         asking = await two.held()
         two.grant(seen_by_helper=False)
         assert (await asking).headers["leaseway-served-by"] == "n2"
-
-
-async def test_an_owner_whose_helper_goes_elsewhere_keeps_no_session_for_where_it_was():
-    async with pair() as two:
-        places = [
-            two.helper.url.replace("127.0.0.1", host) for host in ("127.0.0.1", "localhost", "[::ffff:127.0.0.1]")
-        ]
-        held = []
-        for place in places:
-            two.grant(url=place)
-            assert (await two.ask()).headers["leaseway-served-by"] == "n2"
-            held.append(sessions())
-        assert held == [held[0]] * len(places)
 
 
 async def test_a_helper_with_work_of_its_own_hands_back_and_no_client_sees_the_409():
@@ -425,19 +410,6 @@ async def test_a_removed_link_ends_its_leases_at_the_helper():
         )
         two.helper.node.control_changed()
         assert await mine.send(mine.head()) == (403, "no_live_lease")
-
-
-async def test_a_node_forgets_the_leases_of_a_link_that_was_removed_long_ago():
-    async with pair() as two:
-        node = two.owner.node
-        known = node.reader.read(signed(grant_of(two.link, two.owner, two.helper.url)))
-        assert known is not None
-        assert node.copies.take(known, node.clock.monotonic_us() - FORGET_US)
-        node.control_changed()
-        assert len(node.copies) == 1
-        node.view.apply(LinkRemoved(link=two.link.link, owner=two.link.owner, owner_model=two.link.owner_model))
-        node.control_changed()
-        assert len(node.copies) == 0
 
 
 async def test_a_lend_without_expect_is_refused():
