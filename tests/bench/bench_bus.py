@@ -4,7 +4,6 @@ A provisioned nats-server (durability strict, then relaxed), one client in this 
 """
 
 import asyncio
-import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -18,6 +17,7 @@ from adapters.nats.layout import Durability
 from domain.ids import NodeId
 from domain.ports import StoredMessage
 from domain.subjects import CONTROL, DECISIONS, EVENTS, LEDGER, fact_subject
+from tests.bench.arguments import parser_of
 from tests.support import facts
 from tests.support.nats import ServerUnderTest, provisioned_server
 
@@ -175,4 +175,6 @@ async def main(events: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 50_000))
+    parser = parser_of(__doc__)
+    parser.add_argument("events", type=int, nargs="?", default=50_000, help="how many (default: %(default)s)")
+    asyncio.run(main(parser.parse_args().events))

@@ -15,6 +15,7 @@ from adapters.keys import Verifier
 from domain.events import Cancelled, LeaseGranted, LinkAdded, ModelInfo, Registered, codec
 from domain.ids import ModelId, NodeId, RequestId, link_id
 from domain.subjects import DECISIONS
+from tests.bench.arguments import parser_of
 from tests.support.cluster import ClusterUnderTest, cluster_on
 from tests.support.history import finished, held, started
 from tests.support.nats import provisioned_server
@@ -102,4 +103,5 @@ async def one(cluster: ClusterUnderTest, number: int) -> float:
 
 
 if __name__ == "__main__":
+    parser_of(__doc__).parse_args()
     asyncio.run(main())

@@ -10,6 +10,7 @@ from domain.engine_room import EngineRoom
 from domain.ids import ModelId, NodeId
 from domain.inputs import LendResult, RoomConfig, RuntimeConfig
 from domain.runtime import ModelRuntime
+from tests.bench.arguments import parser_of
 from tests.unit.machine_rig import BACK_LINK, LINK, OK, TTL, changed, lease, new, offer, order, rid, runtime
 
 ROUNDS = 20_000
@@ -171,4 +172,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    parser_of(__doc__).parse_args()
     main()

@@ -17,6 +17,7 @@ from domain.master.planner import plan
 from domain.master.state import State, encode_state
 from domain.master.step import Position, Range, after, fold_into, replay
 from domain.ports import StoredMessage
+from tests.bench.arguments import parser_of
 from tests.support.history import CLUSTER, SECRET, Master, Recorder, finished, held, link, random_history, registered
 from tests.support.realistic import RealCluster
 
@@ -129,6 +130,7 @@ def scaling() -> None:
 
 
 if __name__ == "__main__":
+    parser_of(__doc__).parse_args()
     made_up, dice_master = random_history(1, 20_000, nodes=50, models=4), Master()
     dice_master.take_all(made_up, lambda: 25)
     folding("dice: every node linked, everything happens", made_up, dice_master)

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from adapters.clickhouse import folds, queries
 from adapters.clickhouse.migrate import migrate
@@ -26,21 +27,29 @@ from projections.folds import FOLDED_BY
 from projections.project import LAST_TABLE, Context, project
 from projections.tables import MIGRATIONS, RETAINED, column_names
 from services.projector.batches import BatchLimits
+from tests.bench.arguments import parser_of
 from tests.support.facts import Ledger, Teller, finished, granted, held, lent, plan, verdict
 from tests.support.projections import Bus, a_projector, caught_up, running
 from tests.support.waiting import until
 
-COMMITS, REQUESTS, BATCH = 20_000, 40_000, 5000
-RATE, LAG_S = 5000, 20
+BATCH, RATE = 5000, 5000
 VERDICTS = [verdict(helper=f"n{n}", outcome="skipped", code="outranked") for n in range(2, 6)]
 
 
-def messages(now_ns: int) -> tuple[list[StoredMessage], list[StoredMessage]]:
+class Counts(NamedTuple):
+    """How much is measured."""
+
+    commits: int
+    requests: int
+    lag_s: int
+
+
+def messages(now_ns: int, count: Counts) -> tuple[list[StoredMessage], list[StoredMessage]]:
     """Return (commits of five decision rows each, facts of which a third makes a decision row and a third a request row)."""
     ledger, teller = Ledger(), Teller("n1")
-    commits = [ledger.commits(plan(*VERDICTS), granted(), at_ns=now_ns + n * 1000) for n in range(COMMITS)]
+    commits = [ledger.commits(plan(*VERDICTS), granted(), at_ns=now_ns + n * 1000) for n in range(count.commits)]
     told: list[Input] = []
-    for number in range(REQUESTS):
+    for number in range(count.requests):
         told += [held(number), lent(number), finished(number, helper="n2")]
     facts = [teller.tells(fact, seq, at_ns=now_ns + seq * 1000) for seq, fact in enumerate(told, 1)]
     return commits, facts
@@ -96,24 +105,23 @@ def asked(store: Store) -> None:
         print(f"  {what:<24}{best_ms(call):>8.1f} ms")
 
 
-async def whole(directory: Path) -> None:
+async def whole(directory: Path, count: Counts) -> None:
     """Print what the whole projector carries, and how soon a fact that is stored can be read while 5,000 come each second."""
     teller = Teller("n1")
     ledger = Bus()
-    for _ in range(COMMITS):
+    for _ in range(count.commits):
         await ledger.commit(plan(*VERDICTS), granted())
     gc.freeze()
     seconds = await carrying(directory, "ledger", ledger)
-    print(
-        f"whole projector          {5 * COMMITS / seconds:>8,.0f} decision rows/s sustained, {COMMITS / seconds:,.0f} commits/s"
-    )
+    rows_s, commits_s = 5 * count.commits / seconds, count.commits / seconds
+    print(f"whole projector          {rows_s:>8,.0f} decision rows/s sustained, {commits_s:,.0f} commits/s")
     facts = Bus()
-    for number in range(REQUESTS):
+    for number in range(count.requests):
         await facts.tell(teller, held(number), lent(number), finished(number, helper="n2"))
     gc.freeze()
     seconds = await carrying(directory, "facts", facts)
-    print(f"whole projector          {3 * REQUESTS / seconds:>8,.0f} facts/s")
-    await lagging(directory, teller)
+    print(f"whole projector          {3 * count.requests / seconds:>8,.0f} facts/s")
+    await lagging(directory, teller, count.lag_s)
 
 
 async def carrying(directory: Path, database: str, bus: Bus) -> float:
@@ -126,7 +134,7 @@ async def carrying(directory: Path, database: str, bus: Bus) -> float:
         return time.perf_counter() - began
 
 
-async def lagging(directory: Path, teller: Teller) -> None:
+async def lagging(directory: Path, teller: Teller, lag_s: int) -> None:
     """Print how long facts take from being stored to being readable, at a steady rate."""
     bus = Bus()
     projector = a_projector(bus, lambda: open_store(f"chdb://{directory}", database="lag"), limits=BatchLimits())
@@ -137,19 +145,19 @@ async def lagging(directory: Path, teller: Teller) -> None:
         now = time.perf_counter()
         while waiting and waiting[0][0] <= projector.progress[EVENTS].position:
             lags.append(now - waiting.popleft()[1])
-        return now > began + LAG_S and not waiting
+        return now > began + lag_s and not waiting
 
     async with running(projector):
         await projector.tried.wait()
         began = time.perf_counter()
-        seeing = asyncio.ensure_future(until("all are readable", all_seen, timeout_s=10 * LAG_S, every_s=0.002))
-        for number in range(RATE * LAG_S // 3):
+        seeing = asyncio.ensure_future(until("all are readable", all_seen, timeout_s=10 * lag_s, every_s=0.002))
+        for number in range(RATE * lag_s // 3):
             await bus.tell(teller, held(number), lent(number), finished(number, helper="n2"))
             waiting.append((3 * number + 3, time.perf_counter()))
             due = began + (3 * number + 3) / RATE
             if due - time.perf_counter() > 0.005:
                 await until("the next facts are due", partial(_is_past, due), every_s=0.002)
-        rate = RATE * LAG_S / (time.perf_counter() - began)
+        rate = RATE * lag_s / (time.perf_counter() - began)
         await seeing
     lags.sort()
     p50, p99, worst = (lags[min(len(lags) - 1, int(len(lags) * part))] * 1000 for part in (0.5, 0.99, 1))
@@ -162,16 +170,24 @@ def _is_past(due: float) -> bool:
 
 
 def main() -> None:
+    parser = parser_of(__doc__)
+    for flag, usual, what in (
+        ("--commits", 20_000, "commits of five decision rows each"),
+        ("--requests", 40_000, "requests of three facts each"),
+        ("--lag-s", 20, f"seconds for which {RATE:,} facts come each second"),
+    ):
+        parser.add_argument(flag, type=int, default=usual, help=f"{what} (default: %(default)s)")
+    count = Counts(**vars(parser.parse_args()))
     print(f"load average: {os.getloadavg()[0]:.1f}")
     with tempfile.TemporaryDirectory() as name:
         store = open_store(f"chdb://{name}")
         migrate(store, MIGRATIONS)
-        commits, facts = messages(SystemClock().wall_us() * 1000 - 10**12)
+        commits, facts = messages(SystemClock().wall_us() * 1000 - 10**12, count)
         gc.freeze()  # what stands for the bus is not the projector's to collect
         carried(store, LEDGER, commits)
         carried(store, EVENTS, facts)
         asked(store)
-        asyncio.run(whole(Path(name)))
+        asyncio.run(whole(Path(name), count))
         store.close()
     print(f"load average: {os.getloadavg()[0]:.1f}")
 

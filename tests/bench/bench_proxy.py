@@ -26,6 +26,7 @@ from services.config import BusConfig, Config, HttpConfig, NodeConfig, NodeModel
 from services.gateway.main import run as run_gateway
 from services.node.main import run as run_node
 from services.telemetry.instruments import Instruments
+from tests.bench.arguments import parser_of
 from tests.support.collector import collector
 from tests.support.nats import provisioned_server
 from tests.support.stub import compiled, listening, stub_engine
@@ -202,7 +203,7 @@ async def telemetry(seconds: float, rounds: int = 7) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
+    parser = parser_of(__doc__)
     parser.add_argument("--seconds", type=float, default=2)
     parser.add_argument("--serve", default="")
     parser.add_argument("--telemetry", action="store_true", help="compare a node with and without metrics and traces")

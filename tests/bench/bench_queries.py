@@ -5,7 +5,6 @@ They are in a temporary directory, 1 GB for 10 million, and gone afterwards; or 
 there already are asked at once.
 """
 
-import argparse
 import os
 import tempfile
 import time
@@ -25,6 +24,7 @@ from domain.subjects import LEDGER
 from projections.folds import FOLDED_BY
 from projections.rollups import ROLLUPS
 from projections.tables import MIGRATIONS, column_names
+from tests.bench.arguments import parser_of
 
 SPAN_S: Final = int(4.6 * 86_400)
 _PIECE: Final = 1_000_000
@@ -183,8 +183,8 @@ def ask(store: Store) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser = parser_of(__doc__)
+    parser.add_argument("--rows", type=int, default=10_000_000, help="(default: %(default)s)")
     parser.add_argument("--directory", default="")
     parser.add_argument("--fill-only", action="store_true")
     parsed = parser.parse_args()
