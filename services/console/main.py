@@ -1,6 +1,7 @@
 """`leaseway console`: pages for operators, and their read API at one address. It keeps nothing and changes nothing."""
 
 import asyncio
+import errno
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -25,7 +26,8 @@ async def run(config: Config, ready: Callable[[str], None], stop: asyncio.Event)
     """Show the cluster of `config` until `stop` is set; `ready` is called with the URL.
 
     Raises:
-        PortInUseError: the port is taken.
+        OSError: the port is taken.
+        PortInUseError: it is not ours to take.
     """
     peers = Peers(partial(known_endpoints, config), SystemClock())
     site = Site(peers, Pages(peers), Renderer(), answer.instruments("console"))
@@ -34,6 +36,8 @@ async def run(config: Config, ready: Callable[[str], None], stop: asyncio.Event)
     try:
         port = await server.start(host, port)
     except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise  # services.lifecycle says it as of every process
         raise PortInUseError(f"console: port {port} on {host}: {error.strerror or error}") from None
     try:
         ready(f"http://{host}:{port}")

@@ -1,7 +1,7 @@
 """What each page shows: asked of the other processes, and put into words."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -27,6 +27,8 @@ Query = Mapping[str, str]
 FILTERS: Final = ("owner", "helper", "kind", "code", "outcome", "request", "lease", "from", "to")
 """What the decision log is asked by: parameters of /admin/v1/decisions."""
 ROWS: Final = 200
+ROWS_MAX: Final = 1000
+"""On a page whose rows would be of one moment else; the projector gives no more at once."""
 EVERY_S: Final = 5
 """The page of the cluster is loaded again so often, unless it is told otherwise."""
 EVERY_S_MAX: Final = 3600
@@ -67,13 +69,20 @@ class Pages:
         """Return the newest rows of the decision log, the newest first."""
         asked = {name: query[name] for name in FILTERS if name in query}
         folded = query.get("rows") != "all"
-        more: dict[str, Any] = {"asked": asked, "folded": folded, "kinds": tuple(KINDS), "rows": [], "older": ""}
+        more: dict[str, Any] = {"asked": asked, "folded": folded, "kinds": tuple(KINDS), "rows": []}
+        more |= {"older": "", "left_out": ""}
 
         async def show() -> None:
-            wanted = {**asked, "limit": str(ROWS), "folded": "true" if folded else "false"}
-            rows = (await self._history("/admin/v1/decisions", wanted))["decisions"]
+            limit = ROWS
+            rows = await self._decided(asked, limit, folded=folded)
+            if len(rows) == limit and _one_moment(rows):
+                limit = ROWS_MAX
+                rows = await self._decided(asked, limit, folded=folded)
             more["rows"] = [_decision(row) for row in reversed(rows)]
-            more["older"] = _older(asked, rows, folded=folded)
+            if len(rows) == limit:
+                more["older"] = _older(asked, rows, folded=folded)
+                if _one_moment(rows):
+                    more["left_out"] = f"these are the newest {limit} of one moment: what else it has is left out"
 
         return await self._page("decisions", "Decisions", more, show, every_s=every_of(query, 0))
 
@@ -147,6 +156,12 @@ class Pages:
             template=template, title=title, troubles=said, more=more, status=status, every_s=every_s, problem=problem
         )
 
+    async def _decided(self, asked: Query, limit: int, *, folded: bool) -> list[dict[str, Any]]:
+        """Return the newest rows of the decision log, the newest last."""
+        wanted = {**asked, "limit": str(limit), "folded": "true" if folded else "false"}
+        rows: list[dict[str, Any]] = (await self._history("/admin/v1/decisions", wanted))["decisions"]
+        return rows
+
     async def _history(self, path: str, asked: Query) -> Any:
         status, said = await self._peers.history(path, asked)
         if status == 200:
@@ -204,14 +219,15 @@ def _decision(row: Mapping[str, Any]) -> dict[str, Any]:
 _SIDES: Final = ("owner", "helper")
 
 
-def _older(asked: Query, rows: list[Mapping[str, Any]], *, folded: bool) -> str:
-    """Return the query for the rows before these; empty if there are none, or all of these are of one moment.
+def _one_moment(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Tell whether all rows have the same stamp, to the microsecond, in which times are asked for."""
+    return bool(rows[0]["at_ns"] // 1000 == rows[-1]["at_ns"] // 1000)
+
+
+def _older(asked: Query, rows: Sequence[Mapping[str, Any]], *, folded: bool) -> str:
+    """Return the query for the rows before these.
 
     What has the stamp of the oldest one comes again: a commit's rows share theirs, and none is to be missed.
     """
-    if len(rows) < ROWS:
-        return ""
-    before = utc(rows[0]["at_ns"] + 1000, "microseconds")
-    if before == asked.get("to") or rows[0]["at_ns"] == rows[-1]["at_ns"]:
-        return ""
+    before = utc(rows[0]["at_ns"] + (0 if _one_moment(rows) else 1000), "microseconds")
     return urlencode({**asked, "to": before} | ({} if folded else {"rows": "all"}))

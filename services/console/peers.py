@@ -11,10 +11,11 @@ from services.data_directory import Endpoints
 
 STATE: Final = "/admin/v1/state"
 FRESH_US: Final = 1_000_000
+_PATIENCE_S: Final = 3.0
 _KEPT_MAX: Final = 256
 """Answers that are kept at once."""
 
-Key = tuple[str, str, tuple[tuple[str, str], ...]]
+Key = tuple[str, str, str, tuple[tuple[str, str], ...]]
 
 
 class Said(NamedTuple):
@@ -26,12 +27,15 @@ class Said(NamedTuple):
     """0 of one that does not answer."""
     body: Mapping[str, Any]
     problem: str = ""
-    """Why it does not answer."""
+    """Why it does not answer, or not as one of ours does."""
 
     @property
     def state(self) -> str:
         """Return its own word for how it is."""
-        return str(self.body.get("status", "ok")) if self.status else "silent"
+        word = self.body.get("status")
+        if isinstance(word, str):
+            return word
+        return f"answers {self.status}" if self.status else "silent"
 
 
 class Peers:
@@ -76,19 +80,29 @@ class Peers:
 
     async def _health(self, name: str, url: str) -> Said:
         try:
-            status, body = await self._get(name, url, "/health", {})
+            status, body = await self._soon(name, url, "/health")
         except UnreachableError as error:
             return Said(name, url, 0, {}, str(error))
-        return Said(name, url, status, body if isinstance(body, dict) else {})
+        if isinstance(body, dict) and isinstance(body.get("status"), str):
+            return Said(name, url, status, body)
+        return Said(name, url, status, {}, f"{name} {url}: answers {status}: {error_of(body)[1][:300]}")
 
     async def _state(self, url: str) -> dict[str, Any]:
-        status, said = await self._get("master", url, STATE, {})
+        status, said = await self._soon("master", url, STATE)
         if status != 200 or not isinstance(said, dict):
             raise UnreachableError(f"master {url}: answers {status}: {error_of(said)[1][:300]}")
         return said
 
+    async def _soon(self, who: str, url: str, path: str) -> tuple[int, Any]:
+        """Return an answer that costs its process nothing; one that hangs is not to keep everybody from seeing the others."""
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                return await self._get(who, url, path, {})
+        except TimeoutError:
+            raise UnreachableError(f"{who} {url}: has not answered for {_PATIENCE_S:g} s; {_hint()}") from None
+
     async def _get(self, who: str, url: str, path: str, query: Mapping[str, str]) -> tuple[int, Any]:
-        key = url, path, tuple(sorted(query.items()))
+        key = who, url, path, tuple(sorted(query.items()))
         now_us = self._clock.monotonic_us()
         began_us, asking = self._kept.get(key, (0, None))
         if asking is None or (asking.done() and now_us - began_us > FRESH_US):

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
+from urllib.parse import unquote
 
 import msgspec
 from aiohttp import web
@@ -75,17 +76,36 @@ class Site:
         return web.Response(status=page.status, text=text, content_type="text/html", charset="utf-8", headers=headers)
 
     async def _admin(self, call: Call) -> web.Response:
-        query = dict(call.request.rel_url.query)
+        query = _once(call)
         try:
             if call.path == STATE:
                 return _json(200, await self._peers.state(), call)
-            if any(call.path == path or (path.endswith("/") and call.path.startswith(path)) for path in ADMIN):
+            if any(call.path == path or (path.endswith("/") and _is_below(path, call.path)) for path in ADMIN):
                 status, said = await self._peers.history(call.path, query)
                 return _json(status, said, call)
         except UnreachableError as error:
             raise ApiError("unreachable", str(error), status=503) from None
         served = ", ".join((*self._pages, HEALTH, answer.PATH, STATE, *ADMIN))
         raise ApiError("not_found", f"served are {served}")
+
+
+def _once(call: Call) -> dict[str, str]:
+    """Return what is asked, by name.
+
+    Raises:
+        ApiError: something is said twice.
+    """
+    asked: dict[str, str] = {}
+    for name, value in call.request.rel_url.query.items():
+        if name in asked:
+            raise ApiError("bad_query", f"{name[:80]}: must be given once", param=name[:80], status=400)
+        asked[name] = value
+    return asked
+
+
+def _is_below(above: str, path: str) -> bool:
+    """Tell whether `path` is one below `above`, and leads nowhere else: a client would take its dots for steps up."""
+    return path.startswith(above) and not {".", ".."} & set(unquote(path).split("/"))
 
 
 def _json(status: int, body: Any, call: Call) -> web.Response:

@@ -24,23 +24,37 @@ def troubles(said: Sequence[Said]) -> Iterator[Trouble]:
     """Yield what is to be said of these processes, the worst first."""
     masters = [each for each in said if each.name == "master"]
     doubting = [each for each in masters if each.state == "safe_mode"]
+    decides = any(each.state == "active" for each in masters)
     for each in doubting:
-        yield Trouble(
-            "alarm",
-            f"SAFE MODE: nothing is lent, since stored history is in doubt: {each.body.get('doubt', '')}",
-            "Look at it with `leaseway audit verify`. `leaseway provision --new-generation --reason TEXT` goes on without what "
-            f"is lost, and keeps it. Said by the master at {each.url}; every node serves its own requests.",
-        )
-    if not doubting and not any(each.state == "active" for each in masters):
+        yield _doubts(each, another_decides=decides)
+    if not doubting and not decides:
         yield _nobody_decides(masters)
     for each in said:
         if each.name == "master":
             if each.body.get("feed"):
                 yield Trouble("notice", f"Decisions are not told on the feed: {each.body['feed']}")
+            if each.problem and (decides or doubting):
+                yield Trouble("notice", each.problem, "Another master decides." if decides else "")
         elif each.problem:
             yield Trouble("notice", f"{each.problem}", _WITHOUT[each.name])
         elif each.state != "ok":
-            yield Trouble("notice", f"{each.name}: {each.state}", str(each.body.get("error") or ""))
+            yield Trouble("notice", f"{each.name}: {each.state.replace('_', ' ')}", str(each.body.get("error") or ""))
+
+
+def _doubts(master: Said, *, another_decides: bool) -> Trouble:
+    doubt = master.body.get("doubt", "")
+    if another_decides:  # then a new generation would take away what that one stands on
+        return Trouble(
+            "alarm",
+            f"SAFE MODE of one master: it grants nothing, since stored history is in doubt: {doubt}",
+            f"Look at it with `leaseway audit verify`. Said by the master at {master.url}; another one decides.",
+        )
+    return Trouble(
+        "alarm",
+        f"SAFE MODE: nothing is lent, since stored history is in doubt: {doubt}",
+        "Look at it with `leaseway audit verify`. `leaseway provision --new-generation --reason TEXT` goes on without what "
+        f"is lost, and keeps it. Said by the master at {master.url}; every node serves its own requests.",
+    )
 
 
 def _nobody_decides(masters: Sequence[Said]) -> Trouble:

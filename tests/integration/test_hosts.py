@@ -14,6 +14,7 @@ from aiohttp import web
 from adapters.http.server import Call, HttpServer
 from adapters.nats.enrolment import key_path
 from services.config import BusConfig, ClickhouseConfig, Config, HttpConfig, NodeConfig, NodeModel
+from services.console import main as console
 from services.gateway import main as gateway
 from services.hosts import SETTING, of_operators
 from services.master import main as master
@@ -29,8 +30,9 @@ PROCESSES: dict[str, tuple[Run, str]] = {
     "projector": (projector.run, "projector"),
     "gateway": (gateway.run, "gateway-main"),
     "node": (node.run, "n1"),
+    "console": (console.run, "it has no key"),
 }
-OPERATORS = ("master", "projector")
+OPERATORS = ("master", "projector", "console")
 EVIL = "evil.example"
 
 
@@ -121,7 +123,7 @@ async def test_a_load_balancer_that_asks_in_http_1_0_and_states_no_host_is_answe
     assert answers == {"/health HTTP/1.0": 200, "/health HTTP/1.1": 400, "/health HTTP/1.0\r\nHost: evil.example": 421}
 
 
-@pytest.mark.parametrize("kind", ["projector", "gateway"])
+@pytest.mark.parametrize("kind", ["projector", "gateway", "console"])
 async def test_beyond_loopback_clients_are_answered_by_any_name_and_operators_by_stated_ones(
     kind: str, nats_server: ServerUnderTest, tmp_path: Path
 ) -> None:

@@ -98,6 +98,9 @@ TABLE: list[tuple[str, str, int, str]] = [
     ("gateway --port x", NOWHERE, WRONG, "must be a whole number"),
     ("projector", NOWHERE, LATER, "no such file"),
     ("projector --credentials bad.toml", NOWHERE, WRONG, "bad.toml"),
+    ("console --port {taken}", NOWHERE, LATER, "address 127.0.0.1:{taken}: must be free, another process"),
+    ("console --config bad.toml", NOWHERE, WRONG, "slotz: unknown key"),
+    ("console --credentials bad.toml", NOWHERE, WRONG, "--credentials"),
     (
         "engine --model none.gguf --api-key-env NO_SUCH_KEY",
         NOWHERE,
@@ -161,7 +164,7 @@ def test_a_command_ends_with_the_code_that_says_whose_turn_it_is(
     takes_data = words[0] not in {"version", "engine", "demo", "simulate"} and words[:2] != ["projections", "schema"]
     got = main([*words, *(["--data", str(data)] if takes_data else [])])
     out, err = capsys.readouterr()
-    assert (got, said in err) == (code, True), err
+    assert (got, said.format(taken=taken) in err) == (code, True), err
     if code:
         assert out == ""
         assert err.splitlines()[-1].startswith(("leaseway: ", f"leaseway {words[0]}")), err
