@@ -1,6 +1,7 @@
 """The compose file and all that it mounts: read by the parsers that will read them, as far as no container engine is needed."""
 
 import hashlib
+import http.client
 import json
 import os
 import re
@@ -28,6 +29,7 @@ FILE: dict[str, Any] = yaml.safe_load((COMPOSE / "compose.yaml").read_text())
 SERVICES: dict[str, dict[str, Any]] = FILE["services"]
 OURS = {name for name, service in SERVICES.items() if "build" in service}
 TOKEN = "0123456789abcdef" * 4
+PORTS = {"gateway": 8000, "node": 8100, "projector": 8200, "master": 8300, "console": 8500}
 _SUFFIXES = ("_bucket", "_sum", "_count")
 
 
@@ -78,7 +80,10 @@ def test_a_process_of_ours_may_no_more_than_it_must(name: str):
     assert service["cap_drop"] == ["ALL"]
     assert "privileged" not in service
     keys = [mount for mount in service["volumes"] if not isinstance(mount, str)]
-    if name not in {"keys", "provision"}:
+    if name == "console":  # it is for browsers: nothing that could be taken from it is there
+        assert [target for _, target in mounts(service)] == ["/etc/leaseway"]
+        assert "LEASEWAY_BUS_CREDENTIALS" not in service["environment"]
+    elif name not in {"keys", "provision"}:
         assert [mount["volume"]["subpath"] for mount in keys] == [
             {"master-1": "master", "master-2": "master", "gateway": "gateway-main"}.get(name, name)
         ]
@@ -86,12 +91,13 @@ def test_a_process_of_ours_may_no_more_than_it_must(name: str):
         assert not any(source == "admin" for source, _ in mounts(service)), (
             "the operator's keys are for provisioning alone"
         )
-        assert service["healthcheck"]["test"][:3] == ["CMD", "python", "/opt/healthy.py"]
+    if name not in {"keys", "provision"}:
+        assert service["healthcheck"]["test"] == ["CMD", "python", "/opt/healthy.py", str(PORTS[service["command"][0]])]
 
 
 def test_only_the_gateway_is_for_others_than_operators():
     published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
-    assert set(published) == {"gateway", "prometheus", "grafana"}
+    assert set(published) == {"gateway", "console", "prometheus", "grafana"}
     assert all("127.0.0.1" in port for ports in published.values() for port in ports)
     assert FILE["networks"]["cluster"]["internal"] is True
 
@@ -128,6 +134,44 @@ def test_the_configuration_of_each_process_is_one_that_it_takes(name: str, tmp_p
         assert config.node.models[0].url == f"http://engine-{name}:8080"
     if command == ["projector"]:
         assert config.clickhouse.dsn == "http://leaseway:letters1@clickhouse:8123/leaseway"
+
+
+def test_the_file_says_where_each_process_is_that_commands_and_the_console_ask():
+    urls = load_config(COMPOSE / "leaseway" / "cluster.toml", environment=environment_of("console")).urls
+    said = [url for part in (urls.gateway, urls.projector, urls.master, urls.console) for url in part.split(",")]
+    asked = [name for name in SERVICES if SERVICES[name].get("command", [""])[0] in PORTS.keys() - {"node"}]
+    assert sorted(said) == sorted(f"http://{name}:{PORTS[SERVICES[name]['command'][0]]}" for name in asked)
+
+
+@pytest.mark.real
+def test_the_console_answers_to_the_name_that_prometheus_asks_it_by_and_says_that_it_is_well(tmp_path: Path):
+    ours = {
+        **environment_of("console"),
+        "LEASEWAY_CONFIG": str(COMPOSE / "leaseway" / "cluster.toml"),
+        "LEASEWAY_HTTP_PORT": "0",
+        "LEASEWAY_DATA": str(tmp_path),
+    }
+    command = [sys.executable, "-m", "services.cli", *SERVICES["console"]["command"]]
+    with subprocess.Popen(command, env=os.environ | ours, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            port = json.loads(process.stdout.readline())["url"].rpartition(":")[2]
+            assert [status_of(port, host) for host in ("console:8500", "127.0.0.1:8500")] == [200, 200]
+            assert status_of(port, "elsewhere:8500") == 421
+            well = subprocess.run([sys.executable, COMPOSE / "healthy.py", port], timeout=20, check=False)
+            assert well.returncode == 0
+        finally:
+            process.terminate()
+    assert list(tmp_path.iterdir()) == []
+
+
+def status_of(port: str, host: str) -> int:
+    """Return the status of /metrics at `port`, asked by the name `host`."""
+    asking = http.client.HTTPConnection("127.0.0.1", int(port), timeout=20)
+    asking.request("GET", "/metrics", headers={"Host": host})
+    status = asking.getresponse().status
+    asking.close()
+    return status
 
 
 @pytest.fixture(scope="module")
@@ -253,8 +297,7 @@ def test_prometheus_scrapes_every_process_at_its_port():
     targets = {
         target for job in config["scrape_configs"] for each in job["static_configs"] for target in each["targets"]
     }
-    ports = {"gateway": 8000, "node": 8100, "projector": 8200, "master": 8300}
-    ours = {f"{name}:{ports[SERVICES[name]['command'][0]]}" for name in OURS - {"keys", "provision"}}
+    ours = {f"{name}:{PORTS[SERVICES[name]['command'][0]]}" for name in OURS - {"keys", "provision"}}
     assert targets == ours | {"engine-studio:8080", "engine-attic:8080"}
     assert all((COMPOSE / "prometheus" / file).is_file() for file in config["rule_files"])
 

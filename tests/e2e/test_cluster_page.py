@@ -95,8 +95,8 @@ async def test_the_page_s_cluster_lends_over_the_loss_of_its_master_and_of_a_ser
         assert status.code == 0, status.out
         rows = [(row["process"], row["state"]) for row in status.rows if "state" in row]
         assert sorted(rows) == [
-            ("gateway", "ok"), ("master", "active"), ("master", "standby"), ("nats-server", "ok"), ("nats-server", "ok"),
-            ("nats-server", "ok"), ("node attic", "ok"), ("node studio", "ok"), ("projector", "ok"),
+            ("console", "ok"), ("gateway", "ok"), ("master", "active"), ("master", "standby"), ("nats-server", "ok"),
+            ("nats-server", "ok"), ("nats-server", "ok"), ("node attic", "ok"), ("node studio", "ok"), ("projector", "ok"),
         ]  # fmt: skip
 
         rows_of_plans = await at.run("a", "leaseway decisions --data /var/lib/leaseway/admin --json")

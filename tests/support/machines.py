@@ -22,7 +22,7 @@ from tests.support.processes import ROOT, Told, leaseway
 from tests.support.waiting import until
 
 START_S = 60
-_PORTS = {"master": 8300, "gateway": 8000, "node": 8100, "projector": 8200}
+_PORTS = {"master": 8300, "gateway": 8000, "node": 8100, "projector": 8200, "console": 8500}
 
 
 class Machines:
@@ -109,7 +109,9 @@ class Machines:
 
     def _environment(self, machine: str) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("LEASEWAY_", "CLICKHOUSE_"))}
-        return {**kept, "LEASEWAY_CONFIG": self.here("/etc/leaseway/leaseway.toml", machine), "PYTHONPATH": str(ROOT)}
+        config = self.here("/etc/leaseway/leaseway.toml", machine)
+        data = f"{self.root}/{machine}/share"  # of what the page gives no directory
+        return {**kept, "LEASEWAY_CONFIG": config, "XDG_DATA_HOME": data, "PYTHONPATH": str(ROOT)}
 
     async def all_ready(self) -> None:
         """Return once everything that was started answers."""
