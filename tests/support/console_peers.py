@@ -18,10 +18,10 @@ NOBODY = "http://127.0.0.1:9"
 
 
 class Peer:
-    """Answers by path, and keeps what it was asked. `held`: as long as it is set, it takes questions and answers none."""
+    """Answers by path, and keeps what it was asked. As long as `open` is not set, it takes questions and answers none."""
 
     def __init__(self, answers: Mapping[str, Any]) -> None:
-        """Answer with `answers`: path -> JSON, or (status, JSON); 404 to everything else."""
+        """Answer with `answers`: path -> JSON, or (status, JSON), of which 0 hangs up; 404 to everything else."""
         self.answers = dict(answers)
         self.asked: list[str] = []
         self.open = asyncio.Event()
@@ -33,6 +33,8 @@ class Peer:
         await self.open.wait()
         said = self.answers.get(request.path, (404, {"error": {"code": "not_found", "message": "not served"}}))
         status, body = said if isinstance(said, tuple) else (200, said)
+        if status == 0 and request.transport is not None:
+            request.transport.close()
         return web.Response(status=status, text=json.dumps(body), content_type="application/json")
 
 
