@@ -63,7 +63,7 @@ class Pages:
         if state is not None:
             more |= {name: list(rows(state)) for name, rows in _TABLES.items()}
         every_s = every_of(query, EVERY_S)
-        return Page(template="cluster", title="Cluster", troubles=list(troubles(said)), more=more, every_s=every_s)
+        return Page(template="cluster", title="Cluster", troubles=troubles(said), more=more, every_s=every_s)
 
     async def decisions(self, query: Query) -> Page:
         """Return the newest rows of the decision log, the newest first."""
@@ -151,7 +151,7 @@ class Pages:
                 await show()
         except LeasewayError as error:
             status, problem = _status(error), str(error)
-        said = list(troubles(await health))
+        said = troubles(await health)
         return Page(
             template=template, title=title, troubles=said, more=more, status=status, every_s=every_s, problem=problem
         )

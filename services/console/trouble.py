@@ -18,10 +18,18 @@ class Trouble(NamedTuple):
 
 
 NO_NEW_LEASES: Final = "no new leases; every node serves its own requests"
+NOTHING_NEW: Final = "nothing is decided, and what is shown here stands still; every node serves its own requests"
+_OF_THE_BUS: Final = (
+    "`leaseway status` asks the NATS servers. What happens meanwhile is told once they answer: nothing is lost."
+)
 
 
-def troubles(said: Sequence[Said]) -> Iterator[Trouble]:
-    """Yield what is to be said of these processes, the worst first."""
+def troubles(said: Sequence[Said]) -> list[Trouble]:
+    """Return what is to be said of these processes, the worst first."""
+    return sorted(_found(said), key=lambda trouble: trouble.weight != "alarm")
+
+
+def _found(said: Sequence[Said]) -> Iterator[Trouble]:
     masters = [each for each in said if each.name == "master"]
     doubting = [each for each in masters if each.state == "safe_mode"]
     decides = any(each.state == "active" for each in masters)
@@ -31,6 +39,8 @@ def troubles(said: Sequence[Said]) -> Iterator[Trouble]:
         yield _nobody_decides(masters)
     for each in said:
         if each.name == "master":
+            if each.state == "active" and each.body.get("bus_connected") is False:
+                yield Trouble("alarm", f"The master has no connection to the bus: {NOTHING_NEW}.", _OF_THE_BUS)
             if each.body.get("feed"):
                 yield Trouble("notice", f"Decisions are not told on the feed: {each.body['feed']}")
             if each.problem and (decides or doubting):

@@ -20,8 +20,14 @@ TOKEN = 1_000_000
 """One token of work, in micro-units."""
 
 
-def application(loop: MasterLoop, preflight: Path, hosts: Hosts | None = None) -> web.Application:
-    """Return the application; `preflight` is the file with what provisioning found about the bus, `hosts` has its names."""
+def application(
+    loop: MasterLoop, preflight: Path, hosts: Hosts | None = None, *, connected: Callable[[], bool] = lambda: True
+) -> web.Application:
+    """Return the application.
+
+    `preflight` is the file with what provisioning found about the bus, `hosts` has its names, `connected` tells whether there is
+    a connection to the bus.
+    """
 
     async def health(request: web.Request) -> web.Response:
         del request
@@ -35,6 +41,7 @@ def application(loop: MasterLoop, preflight: Path, hosts: Hosts | None = None) -
             "term": loop.state.term,
             "policy": loop.state.policy,
             "feed": loop.feed_trouble,
+            "bus_connected": connected(),
             "bus": _bus(preflight),
         }
         return _json(body, status=200 if loop.mode in {"active", "standby"} else 503)

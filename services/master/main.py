@@ -54,7 +54,7 @@ async def _serve(
     config: Config, credentials: Credentials, bus: Bus, ready: Callable[[str], None], stop: asyncio.Event
 ) -> None:
     loop = MeasuredLoop(_parts(config, credentials, bus), lambda: bus.connected)
-    app = application(loop, preflight_file(config.data), of_operators(config))
+    app = application(loop, preflight_file(config.data), of_operators(config), connected=lambda: bus.connected)
     app.router.add_get(metrics.PATH, loop.answer)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()

@@ -6,13 +6,16 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import aiohttp
+import msgspec
 import pytest
 from aiohttp.test_utils import TestServer
 
 from adapters.log.witness import FileWitnessBook
 from adapters.nats.enrolment import key_path
-from domain.ids import Generation
+from domain.ids import Generation, ModelId, NodeId
+from domain.master.state import State
 from domain.ports import Witnessed
+from projections.why.model import model_story
 from services.config import BusConfig, ClickhouseConfig, Config
 from services.console.peers import STATE
 from services.master.http import application
@@ -82,6 +85,25 @@ async def test_of_several_masters_the_one_that_decides_is_shown_and_one_that_dou
         assert [banner.weight for banner in seen.banners] == ["notice"] * 3
         assert f"master {NOBODY}: cannot be reached" in seen.banners[2].text
         assert "Another master decides." in seen.banners[2].text
+
+
+async def test_a_master_without_a_bus_is_an_alarm_until_it_has_one_again(
+    cluster: ClusterUnderTest, nats_server: ServerUnderTest, tmp_path: Path
+):
+    active, _ = await cluster.master("one")
+    await until("it decides", lambda: active.mode == "active")
+    bus = await cluster.bus("one")
+    app = application(active, Path("none"), connected=lambda: bus.connected)
+    async with TestServer(app) as server:
+        url = str(server.make_url("")).rstrip("/")
+        assert [banner.weight for banner in (await seen_of(tmp_path, master=url)).banners] == ["notice"] * 2
+        nats_server.kill()
+        await until("it knows that the bus is gone", lambda: not bus.connected)
+        alarm = (await seen_of(tmp_path, "/decisions", master=url)).banners[0]
+        assert (alarm.weight, alarm.text.split(":")[0]) == ("alarm", "The master has no connection to the bus")
+        await nats_server.restart()
+        await until("it is there again", lambda: bus.connected)
+        assert [banner.weight for banner in (await seen_of(tmp_path, master=url)).banners] == ["notice"] * 2
 
 
 @asynccontextmanager
@@ -156,3 +178,22 @@ async def test_what_a_master_says_of_itself_is_said_on_every_page(
             seen = await look(client, url + path)
             assert seen.order[0] == weight
             assert (seen.banners[0].weight, seen.banners[0].text) == (weight, text)
+
+
+async def test_why_of_a_model_says_first_what_only_a_masters_own_process_can_say(tmp_path: Path):
+    unknown = model_story(State(), NodeId("n1"), ModelId("m"), version=1)
+    story = msgspec.structs.replace(unknown, code="not_linked")
+    told = {"/health": {"status": "ok"}, "/admin/v1/why/model/n1/m": msgspec.to_builtins(story)}
+    doubting = state(mode="safe_mode", safe_mode=True, doubt="a hole in the ledger")
+    async with (
+        serving(Peer({"/health": well(status="safe_mode"), STATE: doubting})) as master,
+        serving(Peer(told)) as other,
+        serving(Peer({"/admin/v1/why/model/n1/m": msgspec.to_builtins(unknown)})) as stranger,
+    ):
+        seen = await seen_of(tmp_path, "/why?of=n1/m", master=master.url, projector=other.url)
+        assert "the master is in safe mode" in seen.lines[0]
+        assert "a hole in the ledger" in " ".join(" ".join(seen.lines).split())
+        seen = await seen_of(tmp_path, "/why?of=n1/m", projector=other.url)
+        assert (seen.status, "no master answers, so nobody grants a lease" in seen.lines[0]) == (200, True)
+        seen = await seen_of(tmp_path, "/why?of=n1/m", projector=stranger.url)
+        assert (seen.status, "no node n1 ever registered" in seen.banners[-1].text) == (404, True)
