@@ -44,3 +44,4 @@ async def run(config: Config, ready: Callable[[str], None], stop: asyncio.Event)
         await stop.wait()
     finally:
         await server.stop()
+        await peers.close()

@@ -78,6 +78,13 @@ class Peers:
         asked = [("gateway", at.gateway), ("projector", at.projector), *(("master", url) for url in self.masters)]
         return list(await asyncio.gather(*(self._health(name, url) for name, url in asked)))
 
+    async def close(self) -> None:
+        """Ask nobody any more: what is still asked is given up."""
+        for _, asking in self._kept.values():
+            asking.cancel()
+        await asyncio.gather(*(asking for _, asking in self._kept.values()), return_exceptions=True)
+        self._kept.clear()
+
     async def _health(self, name: str, url: str) -> Said:
         try:
             status, body = await self._soon(name, url, "/health")

@@ -125,6 +125,17 @@ async def test_a_viewer_that_hangs_up_does_not_end_the_answer_of_the_others(aske
     assert sorted(asked.master.asked) == [STATE, "/health"]
 
 
+async def test_what_is_still_asked_when_the_console_ends_is_given_up(asked: Asked):
+    asked.master.open.clear()
+    waiting = asyncio.create_task(asked.peers.state())
+    await until("a question that waits", lambda: asked.master.asked)
+    [(_, asking)] = asked.peers._kept.values()
+    await asked.peers.close()
+    assert asking.cancelled()
+    await asyncio.wait({waiting})
+    assert waiting.cancelled()
+
+
 async def test_a_process_that_takes_questions_and_answers_none_is_said_to_be_silent_on_a_page_that_comes(
     asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
