@@ -1,5 +1,7 @@
 """How one process asks another over HTTP, on an operator's behalf."""
 
+import asyncio
+import contextlib
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final
@@ -40,23 +42,21 @@ def error_of(said: Any) -> tuple[str, str, str]:
 
 
 async def deciding(masters: Iterable[str], state_of: Callable[[str], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
-    """Return the folded state of the master that decides, else of one that follows it.
+    """Return the folded state of the master that decides, else of one that follows it. All are asked at once: one may hang.
 
     Raises:
         UnreachableError: none answers.
     """
-    follows: dict[str, Any] | None = None
-    silent: UnreachableError | None = None
-    for url in masters:
-        try:
-            state = await state_of(url)
-        except UnreachableError as error:
-            silent = silent or error
-            continue
-        if state.get("mode") == "active":
-            return state
-        follows = follows or state
-    if follows is None:
-        assert silent is not None, "there is one master at least"
-        raise silent
-    return follows
+    asked = [asyncio.ensure_future(state_of(url)) for url in masters]
+    try:
+        for one in asyncio.as_completed(asked):
+            with contextlib.suppress(UnreachableError):
+                state = await one
+                if state.get("mode") == "active":
+                    return state
+    finally:
+        for each in asked:
+            each.cancel()
+        said = await asyncio.gather(*asked, return_exceptions=True)
+    follow = [state for state in said if not isinstance(state, BaseException)]
+    return follow[0] if follow else await asked[0]
