@@ -7,6 +7,7 @@ import msgspec
 
 from adapters.ports import HOST, free_port
 from adapters.ports import require_free as require_port_free
+from domain.errors import PortInUseError
 from services.config import NodeConfig
 from services.data_directory import Endpoints
 
@@ -68,9 +69,16 @@ def require_free(ports: Ports) -> None:
     """Return if every port can be listened on.
 
     Raises:
-        PortInUseError: another process has one; the message says which and what to do.
+        PortInUseError: another process has one, or two of ours would; the message says which and what to do.
     """
+    taken: dict[int, str] = {}
     for what, port in ports.named():
+        if port in taken:
+            raise PortInUseError(
+                f"{what} port {port}: must not be that of the {taken[port]} too; choose others with --port-base (0: free ones), "
+                "or another [http] port for the gateway"
+            )
+        taken[port] = what
         require_port_free(
             port, what, hint="stop what listens there, or choose other ports with --port-base (0: free ones)"
         )

@@ -7,9 +7,9 @@ import signal
 import socket
 import sys
 
+import msgspec
 import pytest
 
-from adapters.ports import free_port
 from domain.errors import BadConfigError, ChildFailedError, PortInUseError
 from services.config import Config, NodeConfig, NodeModel, WebhookConfig
 from services.standalone.child import ProcessChild
@@ -56,20 +56,17 @@ def test_base_0_takes_free_and_different_ports():
     assert endpoints(ports, NODES).engines["attic"] == (f"http://127.0.0.1:{ports.engines[1][0]}",)
 
 
+def test_a_port_that_two_parts_would_have_is_named_before_anything_starts():
+    first = plan_ports(0, ()).console
+    with pytest.raises(
+        PortInUseError, match=rf"console port {first}: must not be that of the gateway too; .*\[http\] port"
+    ):
+        require_free(plan_ports(first - 500, (), gateway=first))
+
+
 def test_a_port_in_use_is_named_before_anything_starts():
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        free = free_port()
-        base = plan_ports(0, ())
-        ports = type(base)(
-            nats=free,
-            monitor=free,
-            gateway=taken.getsockname()[1],
-            projector=free,
-            master=free,
-            console=free,
-            nodes=(),
-            engines=(),
-        )
+        ports = msgspec.structs.replace(plan_ports(0, ()), gateway=taken.getsockname()[1])
         with pytest.raises(
             PortInUseError, match=rf"gateway port {ports.gateway}: must be free on 127\.0\.0\.1: .*--port-base"
         ):
