@@ -8,8 +8,8 @@ from typing import Final
 
 from adapters.clock import SystemClock
 from adapters.http.server import HttpServer
-from domain.errors import PortInUseError
-from services.config import Config
+from domain.errors import BadConfigError, PortInUseError
+from services.config import Config, UrlsConfig
 from services.console.pages import Pages
 from services.console.peers import Peers
 from services.console.render import Renderer
@@ -26,9 +26,14 @@ async def run(config: Config, ready: Callable[[str], None], stop: asyncio.Event)
     """Show the cluster of `config` until `stop` is set; `ready` is called with the URL.
 
     Raises:
+        BadConfigError: nothing says where the others are: who listens at the default ports belongs to another data directory.
         OSError: the port is taken.
         PortInUseError: it is not ours to take.
     """
+    if config.urls == UrlsConfig() and not config.data.exists():
+        raise BadConfigError(
+            f"data directory {config.data}: nothing ever ran on it; name that of `leaseway up` with --data, or state [urls]"
+        )
     peers = Peers(partial(known_endpoints, config), SystemClock())
     site = Site(peers, Pages(peers), Renderer(), answer.instruments("console"))
     server = HttpServer(site.handle, connections_max=_CONNECTIONS_MAX, served_by=NAME, hosts=of_operators(config))

@@ -1,6 +1,7 @@
 """What each page shows: asked of the other processes, and put into words."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -33,6 +34,10 @@ EVERY_S: Final = 5
 """The page of the cluster is loaded again so often, unless it is told otherwise."""
 EVERY_S_MAX: Final = 3600
 _WINDOW: Final = ("from", "to", "step", "node", "model")
+_OF_STATE: Final = ("generation", "version", "term", "policy", "mode", "safe_mode")
+_OTHER_FORM: Final = (msgspec.ValidationError, LookupError, TypeError, AttributeError)
+"""What comes of an answer that has not the form which is read here: one of another release may say less, or say it otherwise."""
+_LOG: Final = logging.getLogger(__name__)
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,11 +64,16 @@ class Pages:
     async def cluster(self, query: Query) -> Page:
         """Return what runs, waits and is lent now."""
         said, state = await asyncio.gather(self._peers.health(), self._state())
-        more: dict[str, Any] = {"processes": said, "state": state, "nodes": [], "links": [], "breakers": []}
-        if state is not None:
-            more |= {name: list(rows(state)) for name, rows in _TABLES.items()}
+        more: dict[str, Any] = {"processes": said, "state": None, "nodes": [], "links": [], "breakers": []}
         every_s = every_of(query, EVERY_S)
-        return Page(template="cluster", title="Cluster", troubles=troubles(said), more=more, every_s=every_s)
+        page = Page(template="cluster", title="Cluster", troubles=troubles(said), more=more, every_s=every_s)
+        try:
+            if state is not None:
+                more |= {name: list(rows(state)) for name, rows in _TABLES.items()}
+                more["state"] = {name: state[name] for name in _OF_STATE}
+        except _OTHER_FORM as error:
+            return _not_understood(page, error)
+        return page
 
     async def decisions(self, query: Query) -> Page:
         """Return the newest rows of the decision log, the newest first."""
@@ -129,7 +139,8 @@ class Pages:
                 raise AskedWronglyError(f"question: must be one of {', '.join(QUESTIONS)}; got {question[:80]!r}")
             said = await self._history(f"/admin/v1/telemetry/{question}", asked)
             table = table_of(question, said, whole=False)
-            more["table"], more["remarks"] = table, [*table.remarks, *cautions(said)]
+            rows = [{key: row[key] for key in table.columns} for row in table.rows]
+            more["table"], more["remarks"] = table._replace(rows=rows), [*table.remarks, *cautions(said)]
             more["window"], more["step_s"] = window_of(said), said["step"]
 
         return await self._page("telemetry", "Telemetry", more, show)
@@ -146,15 +157,19 @@ class Pages:
         """Return a page whose `show` has put into `more` what it shows; what keeps it from that is said in its place."""
         health = asyncio.ensure_future(self._peers.health())
         status, problem = 200, ""
+        strange: Exception | None = None
         try:
             if show is not None:
                 await show()
         except LeasewayError as error:
             status, problem = _status(error), str(error)
+        except _OTHER_FORM as error:
+            strange = error
         said = troubles(await health)
-        return Page(
+        page = Page(
             template=template, title=title, troubles=said, more=more, status=status, every_s=every_s, problem=problem
         )
+        return page if strange is None else _not_understood(page, strange)
 
     async def _decided(self, asked: Query, limit: int, *, folded: bool) -> list[dict[str, Any]]:
         """Return the newest rows of the decision log, the newest last."""
@@ -193,6 +208,15 @@ def every_of(query: Query, default_s: int) -> int:
     """Return after how many seconds a page is loaded again, as its `every` says; `default_s` if that is no number of seconds."""
     text = query.get("every", "")
     return min(int(text), EVERY_S_MAX) if text.isascii() and text.isdigit() and len(text) < 9 else default_s
+
+
+def _not_understood(page: Page, error: Exception) -> Page:
+    """Return `page` without what was answered; the log says what was looked for in it."""
+    _LOG.error("answer_not_understood", exc_info=error, extra={"page": page.template})
+    problem = (
+        "The answer has another form than is read here. Are all processes of one release? The console's log says more."
+    )
+    return msgspec.structs.replace(page, status=502, problem=problem)
 
 
 def _status(error: LeasewayError) -> int:
