@@ -8,7 +8,7 @@ from typing import Final
 
 from adapters.clock import SystemClock
 from adapters.http.server import HttpServer
-from domain.errors import BadConfigError, PortInUseError
+from domain.errors import NotYetError, PortInUseError
 from services.config import Config, UrlsConfig
 from services.console.pages import Pages
 from services.console.peers import Peers
@@ -26,12 +26,12 @@ async def run(config: Config, ready: Callable[[str], None], stop: asyncio.Event)
     """Show the cluster of `config` until `stop` is set; `ready` is called with the URL.
 
     Raises:
-        BadConfigError: nothing says where the others are: who listens at the default ports belongs to another data directory.
+        NotYetError: nothing says where the others are: who listens at the default ports belongs to another data directory.
         OSError: the port is taken.
         PortInUseError: it is not ours to take.
     """
     if config.urls == UrlsConfig() and not config.data.exists():
-        raise BadConfigError(
+        raise NotYetError(
             f"data directory {config.data}: nothing ever ran on it; name that of `leaseway up` with --data, or state [urls]"
         )
     peers = Peers(partial(known_endpoints, config), SystemClock())

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from domain.errors import BadConfigError
+from domain.errors import NotYetError
 from services.config import Config
 from services.console import main
 from tests.support.console_peers import console
@@ -13,7 +13,7 @@ from tests.support.console_peers import console
 
 async def test_a_console_that_nothing_tells_where_the_others_are_takes_nobody_elses_for_them(tmp_path: Path):
     config = Config(data=tmp_path / "none")
-    with pytest.raises(BadConfigError, match=r"none: nothing ever ran on it; .*\[urls\]"):
+    with pytest.raises(NotYetError, match=r"none: nothing ever ran on it; .*\[urls\]"):
         await main.run(config, pytest.fail, asyncio.Event())
 
 

@@ -98,7 +98,8 @@ TABLE: list[tuple[str, str, int, str]] = [
     ("gateway --port x", NOWHERE, WRONG, "must be a whole number"),
     ("projector", NOWHERE, LATER, "no such file"),
     ("projector --credentials bad.toml", NOWHERE, WRONG, "bad.toml"),
-    ("console --port {taken}", NOWHERE, LATER, "address 127.0.0.1:{taken}: must be free, another process"),
+    ("console", NOWHERE, LATER, "nothing ever ran on it"),
+    ("console --port {taken}", STOPPED, LATER, "address 127.0.0.1:{taken}: must be free, another process"),
     ("console --config bad.toml", NOWHERE, WRONG, "slotz: unknown key"),
     ("console --credentials bad.toml", NOWHERE, WRONG, "--credentials"),
     (
