@@ -127,9 +127,9 @@ def _brief(said: Any) -> str:
     if not isinstance(said, dict):
         return ""
     return " ".join(
-        f"{key}={value}"
+        f"{key}={'no' if value is False else value}"
         for key, value in said.items()
-        if isinstance(value, str | int) and value != "" and key != "status"
+        if isinstance(value, str | int) and value != "" and value is not True and key != "status"
     )[:200]
 
 
