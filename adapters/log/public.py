@@ -6,7 +6,7 @@ without a word: where messages are gone, or a stream was made anew, there is a `
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Final
 
@@ -68,6 +68,8 @@ class Missed(msgspec.Struct, frozen=True):
     """The last sequence that was read."""
     first: int
     """The first one that the stream still holds (or will hold)."""
+    created_ns: int = 0
+    """If it is another stream than that which was read, made anew: when it was made; 0: it is the same."""
 
 
 def parse_place(text: str) -> Place | None:
@@ -112,20 +114,22 @@ async def _before(stream: Stream, stamp_ns: int) -> int:
 
 
 async def read_public(
-    streams: Mapping[str, Stream], place: Place, *, silence_s: float
+    streams: Mapping[str, Stream], place: Place, *, silence_s: float, created_ns: Sequence[int] = ()
 ) -> AsyncGenerator[Came | Missed | None, None]:
     """Yield everything after `place`, for ever, and None whenever nothing has arrived for `silence_s`.
 
-    It asks for more only as fast as it is read.
+    It asks for more only as fast as it is read. `created_ns`: when the streams were made in which it is a place (created_of);
+    those that are there now, unless given.
 
     Raises:
         BusError: a stream is not there.
     """
     while True:
         bounds = await bounds_of(streams)
-        for gone in _gone(place, bounds):
+        for gone in _gone(place, bounds, created_ns):
             place = gone.place
             yield gone
+        created_ns = created_of(bounds)
         try:
             async with aclosing(_all_of(streams, place, bounds, silence_s)) as all_of:
                 async for came in all_of:
@@ -138,7 +142,7 @@ async def read_public(
 
 
 async def next_stored(
-    streams: Mapping[str, Stream], place: Place, *, most: int, most_bytes: int
+    streams: Mapping[str, Stream], place: Place, *, most: int, most_bytes: int, created_ns: Sequence[int] = ()
 ) -> list[Came | Missed]:
     """Return what is stored next after `place`, as `read_public` has it, until a bound is reached; none at the end of all.
 
@@ -148,7 +152,7 @@ async def next_stored(
         BusError: a stream is not there.
     """
     bounds = await bounds_of(streams)
-    found: list[Came | Missed] = [*_gone(place, bounds)]
+    found: list[Came | Missed] = [*_gone(place, bounds, created_ns)]
     place = found[-1].place if found else place
     size = 0
     # no stream can give more of them than all together
@@ -167,13 +171,14 @@ async def next_stored(
     return found
 
 
-def _gone(place: Place, bounds: Mapping[str, Bounds]) -> Iterator[Missed]:
+def _gone(place: Place, bounds: Mapping[str, Bounds], created_ns: Sequence[int]) -> Iterator[Missed]:
     """Yield what a reader at `place` has missed: the streams hold it no more, or were made anew."""
-    for name in PUBLIC:
-        after, first = place.of(name), bounds[name].first
-        if not first - 1 <= after <= bounds[name].last:
-            place = place.at(name, first - 1)
-            yield Missed(place, name, after, first)
+    for name, made_ns in zip(PUBLIC, created_ns or created_of(bounds), strict=True):
+        after, held = place.of(name), bounds[name]
+        anew = after > held.last or made_ns != held.created_ns
+        if anew or after < held.first - 1:
+            place = place.at(name, held.first - 1)
+            yield Missed(place, name, after, held.first, held.created_ns if anew else 0)
 
 
 async def _hole(stream: Stream, place: Place) -> Missed | None:
@@ -203,6 +208,11 @@ async def bounds_of(streams: Mapping[str, Stream]) -> dict[str, Bounds]:
     """Return what each of the three streams holds now."""
     found = await asyncio.gather(*(streams[name].bounds() for name in PUBLIC))
     return dict(zip(PUBLIC, found, strict=True))
+
+
+def created_of(bounds: Mapping[str, Bounds]) -> tuple[int, ...]:
+    """Return when the three streams were made, in the order of PUBLIC."""
+    return tuple(bounds[name].created_ns for name in PUBLIC)
 
 
 async def _stored(

@@ -47,6 +47,8 @@ class Reader:
         self._taken = after
         self._last: StoredMessage | None = None
         """The newest message taken: what the stream must still hold at its place."""
+        self._created_ns = 0
+        """When the stream was made that is being read; 0 before it was looked at."""
         self._buffer: list[StoredMessage] = []
         self._wake = asyncio.Event()
         self._inbox = b""
@@ -191,6 +193,9 @@ class Reader:
     async def _check_history(self) -> None:
         bounds = await self._stream.bounds()
         name, following = self._stream.name, self._taken + 1
+        if self._created_ns not in {0, bounds.created_ns}:  # however far it has come since
+            raise HistoryGapError(name, "must be the stream that was read, but was made anew")
+        self._created_ns = bounds.created_ns
         if bounds.last < self._taken:
             raise HistoryGapError(name, f"must reach sequence {self._taken}, which was read, but ends at {bounds.last}")
         if self._last is not None and not await self._still_holds(self._last):

@@ -16,13 +16,14 @@ from aiohttp import ClientConnectionError, web
 from adapters.clickhouse.pages import BadQueryError
 from adapters.http.errors import ApiError
 from adapters.http.server import Call
-from adapters.log.public import Place, parse_place
+from adapters.log.place_ids import PlaceId, lives_of, made_anew, parse_id
+from adapters.log.public import Place
 from domain.errors import BusError
 from projections.feed import Wanted, fits, is_pattern
 from services.projector.live import Entry, Live
 from services.projector.parameters import CHECKS, Parameters, none_left
 from services.projector.routes import Desk, Routes
-from services.projector.since import place_of
+from services.projector.since import place_of, since_of
 
 PATH: Final = "/v1/lending/events"
 CLIENTS_MAX: Final = 512
@@ -71,28 +72,31 @@ class LiveFeed:
         self.clients += 1
         try:
             async with AsyncExitStack() as stack:
-                place = await self._begin(last_id, since, stack)
-                return await self._serve(call, place, wanted)
+                began = await self._begin(last_id, since, stack)
+                return await self._serve(call, began, wanted)
         finally:
             self.clients -= 1
 
-    async def _begin(self, last_id: str, since: str, stack: AsyncExitStack) -> Place:
+    async def _begin(self, last_id: str, since: str, stack: AsyncExitStack) -> PlaceId:
+        """Be one of those who follow, and return the place to begin at; it says in which streams, unless it is an old id."""
         try:
             async with asyncio.timeout(_START_S):
                 await stack.enter_async_context(self._live.joined())
-                if (place := parse_place(last_id)) is not None:
-                    return place
-                return await place_of(self._desk.streams, self._desk.clock, last_id or since)
+                if (said := parse_id(last_id) or since_of(last_id or since).id) is not None:
+                    return said
+                return PlaceId(await place_of(self._desk.streams, self._desk.clock, last_id or since))
         except (BusError, TimeoutError) as error:
             raise ApiError("bus_away", str(error) or "the bus is silent", status=503, retry_after_s=2) from None
 
-    async def _serve(self, call: Call, place: Place, wanted: Wanted) -> web.StreamResponse:
+    async def _serve(self, call: Call, began: PlaceId, wanted: Wanted) -> web.StreamResponse:
         response = web.StreamResponse(headers={**_HEADERS, **call.id_headers()})
         response.force_close()
         await response.prepare(call.request)
+        created_ns = began.created_ns(self._live.created_ns)
+        place = PlaceId(began.place, began.lives or lives_of(created_ns))
         try:
             await self._write(response, b"retry: 2000\nid: %b\n\n" % str(place).encode())
-            async with aclosing(self._pieces(place, wanted)) as pieces:
+            async with aclosing(self._pieces(place, created_ns, wanted)) as pieces:
                 async for reached, piece in pieces:
                     place = reached
                     await self._write(response, piece)
@@ -105,19 +109,27 @@ class LiveFeed:
                 await self._write(response, _ending("bus_away", place, str(error)))
         return response
 
-    async def _pieces(self, place: Place, wanted: Wanted) -> AsyncGenerator[tuple[Place, bytes], None]:
+    async def _pieces(
+        self, at: PlaceId, created_ns: tuple[int, ...], wanted: Wanted
+    ) -> AsyncGenerator[tuple[PlaceId, bytes], None]:
         """Yield (place after it, bytes) of what is wanted, and of a sign of life when there was nothing for a while."""
         loop, silence_s = asyncio.get_running_loop(), self._pace.silence_s
         written_s = loop.time()
-        async with aclosing(self._live.follow(place, silence_s=silence_s)) as batches:
+        place, lives = at.place, at.lives
+        async with aclosing(self._live.follow(place, created_ns, silence_s=silence_s)) as batches:
             async for batch in batches:
-                piece = b"".join(_piece(reached, entry, wanted) for reached, entry in batch)
-                place = batch[-1][0] if batch else place
+                told = []
+                for place, entry in batch:
+                    if entry.missed is not None and entry.missed.created_ns:
+                        created_ns = made_anew(created_ns, entry.missed)
+                        lives = lives_of(created_ns)
+                    told.append(_piece(place, lives, entry, wanted))
+                piece = b"".join(told)
                 if not piece and loop.time() - written_s >= silence_s:
-                    piece = b": still here\nid: %b\n\n" % str(place).encode()
+                    piece = b": still here\nid: %b\n\n" % str(PlaceId(place, lives)).encode()
                 if piece:
                     written_s = loop.time()
-                    yield place, piece
+                    yield PlaceId(place, lives), piece
 
     async def _write(self, response: web.StreamResponse, piece: bytes) -> None:
         try:
@@ -126,7 +138,7 @@ class LiveFeed:
         except TimeoutError:
             raise _StalledError from None
 
-    def _cut(self, call: Call, place: Place) -> None:
+    def _cut(self, call: Call, place: PlaceId) -> None:
         """Give a client that takes nothing its last event behind what it has not taken, and hang up in a while."""
         transport = call.request.transport
         if transport is None or transport.is_closing():
@@ -169,19 +181,19 @@ def _patterns(said: Parameters, name: str) -> tuple[str, ...]:
     return patterns
 
 
-def _piece(place: Place, entry: Entry, wanted: Wanted) -> bytes:
+def _piece(place: Place, lives: str, entry: Entry, wanted: Wanted) -> bytes:
     """Return what a client is told of one message, after which it is at `place`; nothing if it does not want it."""
     if (missed := entry.missed) is not None:
-        said = {"stream": missed.stream, "after": missed.after, "first": missed.first}
-        return _event(str(place), "leaseway.missed", msgspec.json.encode(said))
+        said = {"stream": missed.stream, "after": missed.after, "first": missed.first, "anew": missed.created_ns > 0}
+        return _event(PlaceId(place, lives), "leaseway.missed", msgspec.json.encode(said))
     event = entry.event
-    return _event(str(place), event.kind, event.body) if event is not None and fits(wanted, event) else b""
+    return _event(PlaceId(place, lives), event.kind, event.body) if event is not None and fits(wanted, event) else b""
 
 
-def _event(place: str, kind: str, data: bytes) -> bytes:
-    return b"id: %b\nevent: %b\ndata: %b\n\n" % (place.encode(), kind.encode(), data)
+def _event(place: PlaceId, kind: str, data: bytes) -> bytes:
+    return b"id: %b\nevent: %b\ndata: %b\n\n" % (str(place).encode(), kind.encode(), data)
 
 
-def _ending(code: str, place: Place, message: str) -> bytes:
+def _ending(code: str, place: PlaceId, message: str) -> bytes:
     said: dict[str, Any] = {"code": code, "message": message, "resume": str(place)}
-    return _event(str(place), "leaseway.cut", msgspec.json.encode(said))
+    return _event(place, "leaseway.cut", msgspec.json.encode(said))

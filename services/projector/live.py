@@ -13,7 +13,8 @@ from typing import Final
 
 import msgspec
 
-from adapters.log.public import PUBLIC, Came, Missed, Place, bounds_of, next_stored, read_public
+from adapters.log.place_ids import made_anew
+from adapters.log.public import PUBLIC, Came, Missed, Place, bounds_of, created_of, next_stored, read_public
 from domain.ports import Stream
 from projections.feed import PublicEvent
 from services.projector.told import Told
@@ -71,6 +72,8 @@ class Live:
         """Number of the oldest entry kept."""
         self._start = self._place = Place()
         """Before the oldest entry, and after the newest message."""
+        self.created_ns: tuple[int, ...] = ()
+        """When the streams were made that are being read (adapters.log.public.created_of)."""
 
     @asynccontextmanager
     async def joined(self) -> AsyncIterator[None]:
@@ -88,8 +91,12 @@ class Live:
             if not self._users:
                 asyncio.get_running_loop().call_later(self._linger_s, self._end_unless_used)
 
-    async def follow(self, place: Place, *, silence_s: float) -> AsyncGenerator[list[tuple[Place, Entry]], None]:
+    async def follow(
+        self, place: Place, created_ns: tuple[int, ...], *, silence_s: float
+    ) -> AsyncGenerator[list[tuple[Place, Entry]], None]:
         """Yield what comes after `place`, for ever: (place after it, entry) each; nothing if nothing came for `silence_s`.
+
+        `created_ns`: when the streams were made in which it is a place.
 
         Raises:
             BusError: a stream is not there.
@@ -97,11 +104,15 @@ class Live:
         while True:
             if self._failed is not None:
                 raise self._failed
-            at = self._number_after(place)
-            if at is None and (piece := await self._past(place)):
+            same = created_ns == self.created_ns
+            at = self._number_after(place) if same else None
+            if at is None and (piece := await self._past(place, created_ns)):
                 place = piece[-1][0]
+                for _, entry in piece:
+                    if entry.missed is not None and entry.missed.created_ns:
+                        created_ns = made_anew(created_ns, entry.missed)
                 yield piece
-            elif at is not None or (at := self._number_after(place, ahead=True)) is not None:
+            elif at is not None or (same and (at := self._number_after(place, ahead=True)) is not None):
                 async with aclosing(self._newest(place, at, silence_s)) as batches:
                     async for reached, batch in batches:
                         place = reached
@@ -138,10 +149,10 @@ class Live:
             return False
         return True
 
-    async def _past(self, place: Place) -> list[tuple[Place, Entry]]:
+    async def _past(self, place: Place, created_ns: tuple[int, ...]) -> list[tuple[Place, Entry]]:
         """Return the next ones that are stored after `place`; none if it is the end of all streams."""
         async with self._turns:
-            items = await next_stored(self._streams, place, most=_PIECE, most_bytes=_PIECE_BYTES)
+            items = await next_stored(self._streams, place, most=_PIECE, most_bytes=_PIECE_BYTES, created_ns=created_ns)
             entries = []
             for number, item in enumerate(items, 1):
                 entries.append((item.place, self._entry(item)))
@@ -199,10 +210,12 @@ class Live:
         ends = [bounds[name].last for name in PUBLIC]
         begin = Place(*(max(bounds[name].first - 1, bounds[name].last - _BACK) for name in PUBLIC))
         self._begin_at(begin)
+        self.created_ns = created_of(bounds)
         end = Place(*ends)
         if end <= begin:
             self._ready.set()
-        async with aclosing(read_public(self._streams, begin, silence_s=_SILENCE_S)) as items:
+        reading = read_public(self._streams, begin, silence_s=_SILENCE_S, created_ns=self.created_ns)
+        async with aclosing(reading) as items:
             taken = 0
             async for item in items:
                 if item is None:
@@ -220,7 +233,8 @@ class Live:
         self._start = self._place = place
 
     def _take(self, item: Came | Missed) -> None:
-        if isinstance(item, Missed) and item.first - 1 < item.after:
+        if isinstance(item, Missed) and item.created_ns:
+            self.created_ns = made_anew(self.created_ns, item)
             self._life += 1  # a stream was made anew: each who follows finds out what that means for its place
             self._begin_at(item.place)
             self._wake()

@@ -7,14 +7,16 @@ from typing import Final
 import msgspec
 
 from adapters.clickhouse.pages import BadQueryError
-from adapters.log.public import PUBLIC, Place, newest, parse_place, place_at, place_before
+from adapters.log.place_ids import PlaceId, parse_id
+from adapters.log.public import PUBLIC, Place, bounds_of, created_of, newest, place_at, place_before
 from adapters.times import RULE, BadMomentError, Moment, moment_of
 from domain.ports import Clock, Stream
 from services.projector.now import BusTime
 
 _SEQUENCE: Final = re.compile(rf"({'|'.join(PUBLIC)}):([0-9]{{1,18}})")
 _RULE: Final = (
-    f"must be a place (the id of an event, 120-3-45), 0 for the oldest, a stream's sequence (LW_EVENTS:120), {RULE}"
+    "must be a place (the id of an event, 120-3-45@9f3a1c0b22d177aa10, or its numbers alone), 0 for the oldest, "
+    f"a stream's sequence (LW_EVENTS:120), {RULE}"
 )
 _EITHER: Final = "a day must have an hour ({}T00:00:00Z); a place that reads as a day is taken from Last-Event-ID alone"
 
@@ -22,7 +24,7 @@ _EITHER: Final = "a day must have an hour ({}T00:00:00Z); a place that reads as 
 class Since(msgspec.Struct, frozen=True):
     """What was said; all of it empty means now."""
 
-    place: Place | None = None
+    id: PlaceId | None = None
     stream: str = ""
     seq: int = 0
     moment: Moment = Moment()
@@ -37,13 +39,13 @@ def since_of(text: str) -> Since:
     if not text:
         return Since()
     if text == "0":
-        return Since(place=Place())
-    if (place := parse_place(text)) is not None:
+        return Since(id=PlaceId(Place()))
+    if (found := parse_id(text)) is not None:
         if _is_moment(text):
             raise BadQueryError("since", f"since: {text} may be a day or a place: {_EITHER.format(text)}")
-        return Since(place=place)
-    if found := _SEQUENCE.fullmatch(text):
-        return Since(stream=found[1], seq=int(found[2]))
+        return Since(id=found)
+    if told := _SEQUENCE.fullmatch(text):
+        return Since(stream=told[1], seq=int(told[2]))
     try:
         return Since(moment=moment_of(text))
     except BadMomentError:
@@ -65,10 +67,18 @@ async def place_of(streams: Mapping[str, Stream], clock: Clock, text: str) -> Pl
         BadQueryError: it says nothing of the kind.
     """
     since = since_of(text)
-    if since.place is not None:
-        return since.place
+    if since.id is not None:
+        return await _in_these(streams, since.id)
     if since.stream:
         return await place_before(streams, since.stream, since.seq)
     if since.moment.is_now:
         return await newest(streams)
     return await place_at(streams, since.moment.stamp_ns(await BusTime(streams, clock).now_ns()))
+
+
+async def _in_these(streams: Mapping[str, Stream], said: PlaceId) -> Place:
+    """Return the place that is said, among the streams that are there: of one that was made anew nothing was read."""
+    now, place = created_of(await bounds_of(streams)), said.place
+    for name, meant, made in zip(PUBLIC, said.created_ns(now), now, strict=True):
+        place = place if meant == made else place.at(name, 0)
+    return place

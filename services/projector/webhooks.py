@@ -18,7 +18,7 @@ from adapters.clickhouse.pages import BadQueryError
 from adapters.clock import random_fraction
 from adapters.http.server import Call
 from adapters.http.webhook import Outcome, WebhookClient, key_of
-from adapters.log.public import PUBLIC, Came, Missed, Place, bounds_of, newest, read_public
+from adapters.log.public import Came, Missed, Place, bounds_of, created_of, newest, read_public
 from domain.errors import BadConfigError, BusError
 from domain.ports import Clock, Stream
 from projections.feed import PublicEvent, Wanted, fits
@@ -142,7 +142,8 @@ class Hook:
     async def _deliver_all(self, client: WebhookClient) -> None:
         await self._stand()
         self.state, self._error = "ok", ""
-        coming = read_public(self._supply.streams, self._standing.place, silence_s=self._pace.note_s)
+        standing, silence_s = self._standing, self._pace.note_s
+        coming = read_public(self._supply.streams, standing.place, silence_s=silence_s, created_ns=standing.created_ns)
         async with aclosing(coming) as items:
             async for item in items:
                 match item:
@@ -157,7 +158,7 @@ class Hook:
                         self.missed += item.first - 1 - item.after if item.first > item.after else 0
                         said = {"stream": item.stream, "after": item.after, "first": item.first}
                         _LOG.warning("webhook_missed", extra={"hook": self.config.name, **said})
-                        if item.first - 1 < item.after:  # that stream was made anew
+                        if item.created_ns:  # that stream was made anew
                             self._standing = msgspec.structs.replace(self._standing, created_ns=await self._created())
                         self._advance(item.place, taken=False)
                     case None:
@@ -172,8 +173,7 @@ class Hook:
         self._note()  # of a new hook, too: it shall not begin elsewhere after a restart
 
     async def _created(self) -> tuple[int, ...]:
-        bounds = await bounds_of(self._supply.streams)
-        return tuple(bounds[name].created_ns for name in PUBLIC)
+        return created_of(await bounds_of(self._supply.streams))
 
     async def _begin(self) -> Standing:
         """Return where a new hook begins."""

@@ -81,6 +81,11 @@ class Sent(NamedTuple):
     event: str
     data: str
 
+    @property
+    def place(self) -> str:
+        """The place that its id says, whatever streams it is in."""
+        return self.id.partition("@")[0]
+
 
 class Reader:
     """Reads events as a browser does."""
@@ -106,6 +111,11 @@ class Reader:
                 self.comments += 1
             else:
                 fields[name] = value
+
+    @property
+    def place(self) -> str:
+        """The place that the newest id says."""
+        return self.last_id.partition("@")[0]
 
     async def take(self, count: int) -> list[Sent]:
         return [await self.next() for _ in range(count)]
