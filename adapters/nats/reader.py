@@ -193,13 +193,14 @@ class Reader:
     async def _check_history(self) -> None:
         bounds = await self._stream.bounds()
         name, following = self._stream.name, self._taken + 1
-        if self._created_ns not in {0, bounds.created_ns}:  # however far it has come since
-            raise HistoryGapError(name, "must be the stream that was read, but was made anew")
-        self._created_ns = bounds.created_ns
         if bounds.last < self._taken:
             raise HistoryGapError(name, f"must reach sequence {self._taken}, which was read, but ends at {bounds.last}")
         if self._last is not None and not await self._still_holds(self._last):
             raise HistoryGapError(name, f"message {self._taken} must be the one that was read, another is there now")
+        if self._created_ns not in {0, bounds.created_ns}:
+            # it may have come further since, and nothing may have been read yet
+            raise HistoryGapError(name, "must be the stream that was read, but was made anew")
+        self._created_ns = bounds.created_ns
         if bounds.first > following:
             raise HistoryGapError(name, f"message {following} must be there, but the first one is {bounds.first}")
         if self._gap and bounds.last >= following and await self._stream.get(following) is None:
