@@ -1,7 +1,6 @@
 """The console of a real cluster: what it shows of a lent burst, of processes that are gone, and of history that is in doubt."""
 
 import asyncio
-import json
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -53,7 +52,7 @@ async def test_the_console_shows_a_burst_and_explains_it_and_says_what_is_gone_a
         async with not_restarted(running):
             await without_the_projector_the_rest_is_shown(running)
             await without_the_master_the_rest_is_shown(running)
-            put_the_ledger_in_doubt(running)
+            cut_off_the_end_of_the_ledger(running)
         await every_page_says_safe_mode_first(running)
         await it_goes_away_by_the_operators_command(running)
 
@@ -324,11 +323,12 @@ async def without_the_master_the_rest_is_shown(running: Cluster) -> None:
     assert (status, body["error"]["code"]) == (503, "unreachable")
 
 
-def put_the_ledger_in_doubt(running: Cluster) -> None:
-    """Have the ledger end before what its witness has seen: as if somebody had cut off its end."""
-    checkpoint = running.data / "checkpoint.json"
-    seen = json.loads(checkpoint.read_text())
-    checkpoint.write_text(json.dumps({**seen, "version": seen["version"] + 5}))
+def cut_off_the_end_of_the_ledger(running: Cluster) -> None:
+    """Have the newest commits be gone from the disk, as somebody does who does not want them to be known."""
+    running.kill("nats-server")
+    [ledger] = running.data.glob("nats/store/**/streams/LW_LEDGER/msgs")
+    block = max(ledger.glob("*.blk"), key=lambda path: int(path.stem))
+    os.truncate(block, block.stat().st_size // 2)
 
 
 async def every_page_says_safe_mode_first(running: Cluster) -> None:
