@@ -340,7 +340,7 @@ async def every_page_says_safe_mode_first(running: Cluster) -> None:
         well = (projector or {}).get("status") == "ok"
         seen = await page(running, "/")
         doubts = seen.banners and seen.banners[0].text.startswith("SAFE MODE")
-        return health if doubts and well and health["status"] == "safe_mode" else None
+        return health if doubts and well and (health or {}).get("status") == "safe_mode" else None
 
     health = await until("a page that says safe mode", said, timeout_s=30)
     assert "but the data directory has seen version" in health["doubt"]
