@@ -99,7 +99,7 @@ class Pages:
     async def why(self, query: Query) -> Page:
         """Return the story of what is asked for."""
         what = query.get("of", "")
-        more: dict[str, Any] = {"of": what, "headline": "", "lines": []}
+        more: dict[str, Any] = {"of": what, "lines": []}
 
         async def show() -> None:
             kind, name = kind_of(what)
