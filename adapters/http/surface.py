@@ -46,10 +46,10 @@ def _listed(call: Call, entries: Mapping[ModelId, object]) -> object:
         raise unknown_model(wanted) from None
 
 
-def document(call: Call, served_by: str, body: object) -> web.Response:
+def document(call: Call, served_by: str, body: object, *, status: int = 200) -> web.Response:
     """Return `body` as a JSON answer with the headers that every answer has."""
     headers = {"Content-Type": "application/json", "leaseway-served-by": served_by, **call.id_headers()}
-    return web.Response(body=msgspec.json.encode(body), headers=headers)
+    return web.Response(status=status, body=msgspec.json.encode(body), headers=headers)
 
 
 def allow(call: Call, method: str) -> None:

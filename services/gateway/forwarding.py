@@ -44,6 +44,10 @@ class Forwarder:
         self._silent_s = _SILENT_S + 2 * limits.queue_wait_s
         # nodes change their addresses: one for all of them keeps nothing of those that they have left
         self._upstream = Upstream(connections=limits.connections, per_party=True, connect_s=limits.upstream_connect_s)
+        self.started = True
+        """Whether it has read what it waits for at its start."""
+        self.knows_all: Callable[[], bool] = lambda: True
+        """Tells whether a model that is not known is served by nobody; if not, it may have to be heard of first."""
         self._in_progress: dict[NodeId, int] = {}
         self._turn = 0
         self._turns: dict[NodeId, int] = {}
@@ -67,8 +71,9 @@ class Forwarder:
         """
         if call.path == "/health":
             models = {str(model): self._catalogue.able(model) for model in self._catalogue.models()}
-            health = {"status": "ok", "gateway": self._gateway, "models": models, **self.state}
-            return surface.document(call, self._gateway, health)
+            status = "ok" if self.started else "starting"
+            health = {"status": status, "gateway": self._gateway, "models": models, **self.state}
+            return surface.document(call, self._gateway, health, status=200 if self.started else 503)
         if call.path == metrics.PATH:
             surface.allow(call, "GET")
             return metrics.answer(self.metrics.instruments, call.request, call)
@@ -93,7 +98,7 @@ class Forwarder:
             read = parse(body)
             model = read.model
             if not self._catalogue.knows(model):
-                error = surface.unknown_model(model)
+                error = surface.unknown_model(model) if self.knows_all() else _not_heard_of_yet(model)
                 self.metrics.refused(error)
                 raise error
             client = ClientAnswer(call, self._gateway)
@@ -180,6 +185,12 @@ class Forwarder:
         self._in_progress[node] -= 1
         if not self._in_progress[node]:
             del self._in_progress[node]
+
+
+def _not_heard_of_yet(model: str) -> ApiError:
+    """Return the error for a model that a gateway may get to know in a moment."""
+    why = "not known here yet: what nodes have said is still to be read"
+    return ApiError("model_unavailable", f"model {model[:256]!r}: {why}", param="model")
 
 
 def _entry(model: ModelId, holders: list[Holder]) -> dict[str, object]:

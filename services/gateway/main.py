@@ -59,17 +59,20 @@ async def run(config: Config, ready: Callable[[str], None], stop: asyncio.Event)
         surface.serve, connections_max=limits.connections, served_by=credentials.name, hosts=of_clients(config)
     )
     bus = await connect(config.bus.url, credentials, name=credentials.name, wait_s=_BUS_S, required=False)
+    follower = _Follower(bus, credentials, catalogue, view)
+    remembered = bool(catalogue.models())
+    forwarder.started, forwarder.knows_all = False, lambda: remembered or follower.heard_all
     forwarder.measure(lambda: relay.in_progress)
     forwarder.tracing = tracing = tracing_of(config, "gateway", credentials.name)
     forwarder.metrics.instruments.state("leaseway_bus_connected", lambda: bus.connected)
     try:
         url = await _listen(config, server)
         async with asyncio.TaskGroup() as group:
-            follower = _Follower(bus, credentials, catalogue, view)
             tasks = [group.create_task(work) for work in (follower.facts(), follower.decisions(), follower.control())]
             tasks.append(group.create_task(_keep(catalogue, forwarder, bus)))
             if bus.connected:
                 await follower.caught_up(_CATCH_UP_S)
+            forwarder.started = True
             ready(url)
             await stop.wait()
             await _drain(server, surface, limits.drain_s)
@@ -121,6 +124,11 @@ class _Follower:
         self._name = credentials.name
         self._reader = DecisionReader(credentials.cluster, credentials.master_public)
         self._facts_read = asyncio.Event()
+
+    @property
+    def heard_all(self) -> bool:
+        """Tell whether all facts that were there at its start are folded."""
+        return self._facts_read.is_set()
 
     async def caught_up(self, timeout_s: float) -> None:
         """Return once all facts so far are folded, or after `timeout_s`."""

@@ -119,6 +119,13 @@ async def test_unknown_unavailable_and_unreachable_are_told_apart_the_same_for_s
         assert headers["leaseway-served-by"] == "gateway-main"
 
 
+async def test_the_health_of_a_gateway_says_that_it_has_not_begun_until_it_has(gateway: Gateway):
+    for started, status, word in ((False, 503, "starting"), (True, 200, "ok")):
+        gateway.forwarder.started = started
+        async with gateway.client.get("/health") as got:
+            assert (got.status, (await got.json())["status"]) == (status, word)
+
+
 async def test_a_second_node_is_asked_once_if_the_first_provably_did_not_start(gateway: Gateway):
     async with odd_server() as third:
         gateway.know("n1", nobody())

@@ -321,6 +321,21 @@ async def test_a_gateway_lists_what_nodes_hold_and_remembers_it_without_a_bus(de
             assert (status, body["error"]["code"]) == (404, "model_not_found")  # type: ignore[index]
 
 
+async def test_a_gateway_that_has_read_nothing_yet_calls_no_model_unknown(desk: Desk):
+    config = Config(bus=BusConfig(url=desk.server.url), data=desk.server.data)
+    async with odd_server() as engine, running(run_node, node_config(desk.server, "n1", url=engine.url)):
+        await desk.fact("n1", Registered)
+        await desk.server.stop()
+        async with running(run_gateway, config) as gateway:
+            status, body, headers = await ask(gateway.url, "n1-chat")
+            assert (status, body["error"]["code"]) == (503, "model_unavailable")  # type: ignore[index]
+            assert headers["Retry-After"]
+            await desk.server.restart()
+            await until("the model to be served", lambda: is_served(gateway.url, 200))
+            status, body, _ = await ask(gateway.url, "other")
+            assert (status, body["error"]["code"]) == (404, "model_not_found")  # type: ignore[index]
+
+
 async def is_served(url: str, status: int) -> bool:
     return (await ask(url, "n1-chat"))[0] == status
 
