@@ -16,6 +16,7 @@ from adapters.nats.eventsourcing.grant_ledger import GrantLedger
 from adapters.times import UNIX_MIN, Moment
 from domain.errors import UnreachableError
 from projections.why.cluster import ClusterAt
+from services.asking import error_of
 from services.cli.audit import source_of
 from services.cli.audit_copies import require_whole
 from services.cli.history import bus_of
@@ -82,7 +83,7 @@ async def _from_clickhouse(place: Here, moment: Moment, end_ns: int, only: str, 
     except UnreachableError as error:
         raise NothingThereError(f"{missed}; of ClickHouse nothing is known: {error}") from None
     if status != 200:
-        why = str(said.get("error", {}).get("message", status) if isinstance(said, dict) else status)[:600]
+        why = error_of(said)[1][:600]
         # what it does not find either it says with the reasons of both
         raise NothingThereError(why if status == 404 else f"{missed}; of ClickHouse nothing is known: {why}")
     return msgspec.convert(said, ClusterAt)

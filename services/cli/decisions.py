@@ -9,8 +9,9 @@ from domain.errors import BadConfigError
 from projections.decision_log import KINDS
 from services.cli.reach import here
 from services.cli.rows import printer, show
-from services.cli.show import Output, Row, duration, printable
+from services.cli.show import Output, duration
 from services.lifecycle import EXIT_OK
+from services.texts.plain import Row, printable
 from services.texts.sentences import said
 
 _FILTERS: Final = ("owner", "helper", "kind", "reason", "outcome", "link", "request")

@@ -15,8 +15,9 @@ from services.cli.history import bus_of
 from services.cli.moments import now_ns
 from services.cli.reach import Here, here
 from services.cli.rows import printer
-from services.cli.show import Output, Row, duration, note, printable
+from services.cli.show import Output, duration, note
 from services.lifecycle import EXIT_OK, one_line
+from services.texts.plain import Row, printable
 
 _MICRO: Final = 1_000_000
 _NOTHING: Final[tuple[object, ...]] = ("", None, [])

@@ -9,9 +9,10 @@ from domain.errors import BadLinkError, NotYetError
 from domain.ids import ModelId, NodeId, link_id
 from services.cli.reach import Here, here, sure_state
 from services.cli.served import UNKNOWN_WEIGHTS, catalogue_of, label
-from services.cli.show import Output, Row, note
+from services.cli.show import Output, note
 from services.ends import end
 from services.lifecycle import EXIT_OK
+from services.texts.plain import Row
 
 _COLUMNS = {
     "helper": "helper", "helper_model": "model", "label": "weights", "eligible": "may help", "linked": "linked",

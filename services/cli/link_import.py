@@ -12,8 +12,9 @@ from domain.errors import BadConfigError, BadLinkError
 from services.cli.desk import desk_of
 from services.cli.reach import here
 from services.cli.served import catalogue_if_known
-from services.cli.show import Output, Row, note
+from services.cli.show import Output, note
 from services.lifecycle import EXIT_OK
+from services.texts.plain import Row
 
 _BYTES_MAX = 1 << 20
 _COLUMNS = {

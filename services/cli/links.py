@@ -13,9 +13,10 @@ from domain.ids import ModelId, NodeId
 from services.cli.desk import desk_of
 from services.cli.reach import Here, here, sure_state
 from services.cli.served import UNKNOWN_WEIGHTS, catalogue_if_known, label
-from services.cli.show import Output, Row, note
+from services.cli.show import Output, note
 from services.ends import end
 from services.lifecycle import EXIT_OK
+from services.texts.plain import Row
 
 _COLUMNS = {
     "owner": "owner", "owner_model": "its model", "helper": "helper", "helper_model": "its model ",

@@ -9,8 +9,9 @@ from domain.errors import BadConfigError
 from projections.loads import KINDS
 from services.cli.reach import here
 from services.cli.rows import printer, show
-from services.cli.show import Output, Row, printable
+from services.cli.show import Output
 from services.lifecycle import EXIT_OK
+from services.texts.plain import Row, printable
 from services.texts.sentences import loaded
 
 _FILTERS: Final = ("node", "model", "kind")

@@ -7,8 +7,9 @@ from typing import Any
 from domain.errors import UnreachableError
 from services.cli.history import bus_of, registered
 from services.cli.reach import Here, here, sure_state
-from services.cli.show import Output, Row, note
+from services.cli.show import Output, note
 from services.lifecycle import EXIT_OK
+from services.texts.plain import Row
 
 # what `leaseway status` or --json has as well is left out: with it the table is wider than a terminal of 80 columns
 _KNOWN = {

@@ -16,7 +16,7 @@ from domain.errors import BadConfigError
 from services.cli.moments import now_ns
 from services.cli.plan_history import History, Whose, load_s_of, requests_since
 from services.cli.reach import here
-from services.cli.show import Waiting, note, printable
+from services.cli.show import Waiting, note
 from services.cli.simulate import check_writable, progress
 from services.lifecycle import EXIT_OK
 from services.simulator.plan import Answer, answer
@@ -25,6 +25,7 @@ from services.simulator.plan_report import HEADINGS, basis, plan_report, remarks
 from services.simulator.plan_run import run_plan
 from services.simulator.plan_traffic import Costs, Traffic, of_history, of_trace, own_fit, speed_of
 from services.simulator.traffic import find_trace, read_trace
+from services.texts.plain import printable
 
 _PIPED_WIDTH = 160
 _MEASURED_COLUMN = "service_s"

@@ -6,7 +6,8 @@ from typing import Any, Final
 
 from domain.errors import UnreachableError
 from services.cli.reach import Here, get
-from services.cli.show import Output, Row, note, printable
+from services.cli.show import Output, note
+from services.texts.plain import Row, printable
 
 _POLL_S: Final = 0.5
 

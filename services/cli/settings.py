@@ -8,8 +8,9 @@ from domain.control.view import ControlView
 from domain.errors import BadSettingError
 from services.cli.desk import desk_of
 from services.cli.reach import here
-from services.cli.show import Output, Row
+from services.cli.show import Output
 from services.lifecycle import EXIT_OK
+from services.texts.plain import Row
 
 _COLUMNS = {
     "name": "setting", "shown": "value", "source": "from", "default": "default", "range": "range", "about": "what it is",

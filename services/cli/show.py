@@ -8,8 +8,7 @@ import msgspec
 
 from projections.words import duration as duration  # noqa: PLC0414  # for all commands
 from services.texts import plain
-from services.texts.plain import Row as Row  # noqa: PLC0414  # as above
-from services.texts.plain import printable as printable  # noqa: PLC0414  # as above
+from services.texts.plain import Row, printable
 
 
 class Output:

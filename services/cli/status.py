@@ -8,9 +8,10 @@ from urllib.parse import urlsplit
 
 from domain.errors import UnreachableError
 from services.cli.reach import Here, fetch, here, master_state
-from services.cli.show import Output, Row, note
+from services.cli.show import Output, note
 from services.data_directory import is_standalone
 from services.lifecycle import EXIT_FAILED, EXIT_OK
+from services.texts.plain import Row
 
 _GREETING_S: Final = 3.0
 

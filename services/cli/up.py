@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import aiohttp
 
-from services.cli.show import Output, Row, Waiting, note
+from services.cli.show import Output, Waiting, note
 from services.cli.status import engines_down
 from services.config import Config
 from services.config_file import STANDALONE_DEFAULTS, config_path, load_config, stated_nodes
@@ -19,6 +19,7 @@ from services.lifecycle import Ready, run_service
 from services.standalone.logs import Tail, follow
 from services.standalone.main import Standalone, StoppedEarlyError, running
 from services.standalone.ports import plan_ports
+from services.texts.plain import Row
 
 _ANSWER_S: Final = 5.0
 LOOK_EVERY_S: Final = 5.0

@@ -21,7 +21,7 @@ from services.cli.audit_source import opened
 from services.cli.moments import end_of
 from services.cli.reach import Here, here
 from services.cli.settings import changes_of
-from services.cli.show import Waiting, note, printable
+from services.cli.show import Waiting, note
 from services.cli.simulate import check_writable
 from services.cli.what_if_history import read
 from services.ends import end
@@ -32,6 +32,7 @@ from services.simulator.whatif import report
 from services.simulator.whatif.answer import Answer, what_if
 from services.simulator.whatif.changes import FLAGS, NONE, Changes
 from services.simulator.whatif.recorded import Recorded
+from services.texts.plain import printable
 
 _PIPED_WIDTH = 130
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from projections.words import duration
+from services.texts.plain import Row
 
-Row = Mapping[str, Any]
 _GOOD: Final = frozenset({"healthy", "recovered"})
 
 

@@ -1,12 +1,12 @@
 """What a row of the decision log, of loads or of a fact says, in words: each kind has its sentence with the numbers behind it."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterator
+from typing import Final
 
-from projections.words import duration
+from projections.words import count, duration
+from services.texts.plain import Row
 
-Row = Mapping[str, Any]
 _MICRO: Final = 1_000_000
 _MICROSECONDS: Final = re.compile(r"\b([0-9]{1,18}) us\b")
 
@@ -45,7 +45,7 @@ def _plan(row: Row) -> str:
 
 
 def _slots(row: Row) -> str:
-    return _count(row["slots"], "slot") + (f" of quota {row['quota']}" if row["quota"] else "") if row["slots"] else ""
+    return count(row["slots"], "slot") + (f" of quota {row['quota']}" if row["quota"] else "") if row["slots"] else ""
 
 
 def _backlog(row: Row) -> str:
@@ -72,7 +72,7 @@ def _price(row: Row) -> str:
 
 
 def _samples(row: Row) -> str:
-    return f", {_count(row['samples'], 'sample')}" if row["samples"] else ""
+    return f", {count(row['samples'], 'sample')}" if row["samples"] else ""
 
 
 def _times(row: Row, **names: str) -> Iterator[str]:
@@ -90,7 +90,7 @@ def _probe(row: Row) -> str:
 
 
 def _lease(row: Row) -> str:
-    what = f"{_count(row['slots'], 'slot')} for {duration(row['ttl_us'])}"
+    what = f"{count(row['slots'], 'slot')} for {duration(row['ttl_us'])}"
     if row["probe"]:
         what += " to learn"
     why = f" ({row['reason']})" if row["reason"] else ""
@@ -111,10 +111,10 @@ def _priced(row: Row) -> str:
 def _breaker(row: Row) -> str:
     match row["outcome"]:
         case "opened":
-            failed = _count(row["failures"], "failure")
+            failed = count(row["failures"], "failure")
             return f"opened after {failed} without an answer: nothing goes there for {duration(row['quarantine_us'])}"
         case "half_open":
-            return f"half open after {_count(row['failures'], 'failure')}: one probe may go there"
+            return f"half open after {count(row['failures'], 'failure')}: one probe may go there"
         case _:
             return "closed: it serves again"
 
@@ -130,7 +130,7 @@ def _each(job_us: int) -> str:
 
 
 def _out(row: Row) -> str:
-    return f"{_count(row['slots'], 'slot')}, {row['out']} out"
+    return f"{count(row['slots'], 'slot')}, {row['out']} out"
 
 
 def _answered(row: Row) -> str:
@@ -154,10 +154,6 @@ def _native_waited(row: Row) -> str:
 def _in_units(reason: str) -> str:
     """Return a stored reason with its microseconds in the unit that people would take."""
     return _MICROSECONDS.sub(lambda found: duration(int(found[1])), reason)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 _SAYINGS: Final[dict[str, Callable[[Row], str]]] = {

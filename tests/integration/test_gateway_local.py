@@ -20,7 +20,7 @@ from domain.ids import Incarnation, ModelId, NodeId
 from services.config import Limits
 from services.gateway.catalogue import Catalogue
 from services.gateway.forwarding import Forwarder
-from tests.support.local_nodes import CHAT, local_node, model_at
+from tests.support.local_nodes import CHAT, code_of, local_node, model_at
 from tests.support.moments import elapsed
 from tests.support.odd_server import COMPLETION, DONE, Heard, Reply, answer, event, odd_server, stream
 from tests.support.sessions import sessions
@@ -66,12 +66,6 @@ def nobody() -> str:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"http://127.0.0.1:{probe.getsockname()[1]}"
-
-
-def code_of(body: dict[str, object]) -> object:
-    error = body["error"]
-    assert isinstance(error, dict)
-    return error["code"]
 
 
 async def test_a_request_reaches_a_node_that_holds_the_model_and_its_answer_comes_back(gateway: Gateway):

@@ -179,3 +179,10 @@ def publish(body: bytes, *nodes: LocalNode) -> bool:
         else:
             local.node.decided(decision, local.sent_at_us)
     return believed
+
+
+def code_of(body: dict[str, object]) -> object:
+    """Return the code of an error of ours."""
+    error = body["error"]
+    assert isinstance(error, dict)
+    return error["code"]
